@@ -1,0 +1,23 @@
+// `halfbyte`: one binary, subcommands. An Error becomes one line on stderr and exit status 1.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <exception>
+
+#include "commands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{"halfbyte: 4-bit mixture-of-experts language models on CPUs and Hopper GPUs"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", HALFBYTE_VERSION);
+  // COMMANDS (one line each, in the order of --help)
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "halfbyte: {}\n", error.what());
+    return 1;
+  }
+  return 0;
+}

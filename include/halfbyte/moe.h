@@ -1,0 +1,123 @@
+// The fused mixture-of-experts operation: shape -> plan -> pack -> bind -> run.
+//
+//   y[t] = sum_k weight[t][k] * down_e( act( gate_e(x[t]), up_e(x[t]) ) ),   e = expert[t][k]; -1:
+//   not here
+//
+// Letters: T tokens, E experts, K experts a token, L width of x and y, F inner width of an expert.
+// Numerics (docs/numerics.md): weights decode exactly to BF16; products accumulate in fp32; the
+// fp32 scale of a matrix multiplies the accumulator, gate and up each with its own, before the
+// nonlinearity; the activation is evaluated in fp32; the hidden h is rounded once to the dtype of
+// x; slots are combined in fp32 in slot order. Results are bitwise the same from run to run, for
+// any number of threads, and for any company in the batch. Device "ref" is the definition: plain
+// loops, double accumulators.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "halfbyte/device.h"
+#include "halfbyte/tensor.h"
+
+namespace halfbyte {
+
+// act(gate, up), in fp32. Formulas: docs/numerics.md, section "Activations".
+enum class ActivationKind {
+  kSwiglu,         // silu(g) * u
+  kSwigluClamped,  // g' = min(g, limit), u' = clamp(u, -limit, limit): g' * sigmoid(alpha g') * (u'
+                   // + up_bias)
+  kGegluTanh,      // gelu_tanh(g) * u
+  kRelu2,          // max(0, u)^2; no gate matrix
+  kSitu,           // beta tanh(g/beta) sigmoid(g) * linear_beta tanh(u/linear_beta)
+};
+
+struct Activation {
+  ActivationKind kind = ActivationKind::kSwiglu;
+  float beta = 4.0f;                         // kSitu; finite, > 0
+  std::optional<float> linear_beta = 25.0f;  // kSitu; none: the second factor is u itself
+  float alpha = 1.702f;                      // kSwigluClamped
+  float limit = 7.0f;                        // kSwigluClamped; > 0
+  float up_bias = 1.0f;                      // kSwigluClamped
+
+  bool gated() const { return kind != ActivationKind::kRelu2; }
+};
+
+const char* name_of(
+    ActivationKind kind);  // "swiglu", "swiglu_clamped", "geglu_tanh", "relu2", "situ"
+Activation parse_activation(
+    std::string_view name);  // those names, "silu" and "swiglu_oai" too; else Error{kInput}
+void check_activation(
+    const Activation& activation);  // Error{kInput} naming the parameter that is out of range
+
+struct MoeShape {
+  int num_experts = 0;   // E
+  int top_k = 0;         // K
+  int hidden = 0;        // L, a multiple of the format's group (16 for NVFP4, 32 for MXFP4)
+  int intermediate = 0;  // F, the same
+  Activation activation;
+  WeightFormat weights = WeightFormat::kNvfp4;  // kBf16, kNvfp4 or kMxfp4
+};
+
+struct MoeLimits {
+  int max_tokens = 1;  // the largest T that `run` will see
+};
+
+// How packed weights lie in memory: equal layouts may exchange packed bytes.
+struct MoeLayout {
+  std::string name;         // e.g. "nvfp4.cpu.tile16"
+  size_t expert_bytes = 0;  // one expert, its scales and global scales included
+  size_t packed_bytes = 0;  // the layer: E * expert_bytes
+};
+
+// One expert as the checkpoint stores it: gate and up (F, L), down (L, F). `gate` is empty if not
+// gated.
+struct ExpertWeights {
+  MatrixView gate, up, down;
+};
+using ExpertSource = std::function<ExpertWeights(int expert)>;
+
+// Which experts each token goes to. Device memory.
+struct Routing {
+  const int32_t* topk_ids =
+      nullptr;  // (T, K); an id outside [0, E) is skipped, whatever its weight
+  const float* topk_weights = nullptr;  // (T, K); final factors, applied to the expert's output
+  int num_tokens = 0;                   // T, 0 is legal
+};
+
+class MoeLayer {
+ public:
+  virtual ~MoeLayer() = default;
+  // x (T, L) BF16 or F32, y (T, L) BF16 or F32; `workspace` has at least plan.workspace_bytes().
+  // Queues the work: no allocation, no wait, no read-back. Rows of y without any expert become 0.
+  virtual void run(const Routing& routing, TensorView x, TensorView y, void* workspace) const = 0;
+};
+
+class MoePlan {
+ public:
+  virtual ~MoePlan() = default;
+  virtual const MoeShape& shape() const = 0;
+  virtual const MoeLayout& layout() const = 0;
+  virtual size_t workspace_bytes() const = 0;
+  virtual std::string describe() const = 0;  // kernels and tiles, one line
+  // Repacks one expert into `packed` (layout().expert_bytes of host memory). Checks format, shapes
+  // and every scale; throws Error{kInput} that names the tensor. May be called for different
+  // experts from several threads.
+  virtual void pack_expert(const ExpertWeights& expert, std::span<std::byte> packed) const = 0;
+  // `packed` (device memory, layout().packed_bytes) must outlive the layer. Checks everything, here
+  // and never again.
+  virtual std::unique_ptr<MoeLayer> bind(const void* packed, size_t packed_bytes) const = 0;
+};
+
+// `backend`: "auto", "reference", "cpu". Throws Error{kUnsupported} with the reason and what would
+// work.
+std::unique_ptr<MoePlan> plan_moe(const MoeShape& shape, const MoeLimits& limits, Device& device,
+                                  std::string_view backend = "auto");
+
+// All experts of a layer, in order, into packed host memory of plan.layout().packed_bytes.
+void pack_experts(const ExpertSource& source, const MoePlan& plan, std::span<std::byte> packed);
+
+}  // namespace halfbyte

@@ -1,0 +1,92 @@
+#include "base/threads.h"
+
+#include <sched.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace halfbyte {
+
+namespace {
+constexpr int kSpins =
+    20000;  // about 0.5 ms: longer than the gap between two operations of one step
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+}  // namespace
+
+struct ThreadPool::State {
+  std::vector<std::thread> workers;
+  std::atomic<uint64_t> generation{0};
+  std::atomic<int> running{0};
+  std::atomic<int> sleepers{0};
+  std::atomic<bool> stop{false};
+  void (*call)(void*, int) = nullptr;
+  void* context = nullptr;
+  std::mutex mutex;
+  std::condition_variable wake;
+
+  void work(int thread) {
+    uint64_t seen = 0;
+    for (;;) {
+      for (int spin = 0; spin < kSpins && generation.load(std::memory_order_acquire) == seen;
+           ++spin)
+        pause();
+      if (generation.load(std::memory_order_acquire) == seen) {
+        std::unique_lock lock(mutex);
+        sleepers.fetch_add(1);
+        wake.wait(lock, [&] { return generation.load() != seen; });
+        sleepers.fetch_sub(1);
+      }
+      ++seen;
+      if (stop.load(std::memory_order_acquire)) return;
+      call(context, thread);
+      running.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+  void start_generation() {
+    generation.fetch_add(1);
+    if (sleepers.load() > 0) {
+      std::lock_guard lock(mutex);
+      wake.notify_all();
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads)
+    : size_(threads > 0 ? threads : usable_processors()), state_(std::make_unique<State>()) {
+  for (int i = 1; i < size_; ++i) state_->workers.emplace_back([this, i] { state_->work(i); });
+}
+
+ThreadPool::~ThreadPool() {
+  state_->stop.store(true);
+  state_->start_generation();
+  for (auto& worker : state_->workers) worker.join();
+}
+
+void ThreadPool::run_erased(void (*call)(void*, int), void* context) {
+  if (size_ > 1) {
+    state_->call = call;
+    state_->context = context;
+    state_->running.store(size_ - 1, std::memory_order_relaxed);
+    state_->start_generation();
+  }
+  call(context, 0);
+  // NOTE: yields now and then, so that more threads than processors still make progress.
+  for (int spin = 0; state_->running.load(std::memory_order_acquire) > 0; ++spin)
+    (spin & 1023) == 1023 ? std::this_thread::yield() : pause();
+}
+
+int usable_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace halfbyte

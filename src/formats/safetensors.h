@@ -1,0 +1,78 @@
+// safetensors files: 8 bytes of header length, a JSON header, the data.
+//
+// The reader maps the file and checks everything before it hands out a view: header length against
+// the file, every offset, byte count = shape x dtype, no overlap, no gap, no bytes left over. It
+// never copies tensor data. The writer streams: all names, dtypes and shapes first, then the data
+// in that order; the file appears by commit(). Format: https://github.com/huggingface/safetensors,
+// section "Format".
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "halfbyte/tensor.h"
+
+namespace halfbyte {
+
+// One stored tensor; `bytes` lives as long as its file.
+struct StoredTensor {
+  std::string_view name;
+  DType dtype = DType::kU8;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+  const MappedFile* file = nullptr;
+
+  int64_t elements() const;
+  template <class T>
+  const T* as() const {
+    return reinterpret_cast<const T*>(bytes.data());
+  }
+};
+
+class SafetensorsFile {
+ public:
+  static constexpr size_t kMaxHeaderBytes = 512u << 20;
+
+  explicit SafetensorsFile(
+      const std::filesystem::path& path);  // throws Error{kInput}: file, tensor, what is wrong
+  const StoredTensor* find(std::string_view name) const;
+  const StoredTensor& get(std::string_view name) const;                  // throws Error{kInput}
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }  // by rising offset
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const MappedFile& file() const { return *file_; }
+
+ private:
+  // (implementation members)
+  std::unique_ptr<MappedFile> file_;
+  std::vector<StoredTensor> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+};
+
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorSpec>& tensors,
+                    const std::map<std::string, std::string>& metadata = {});
+  // The next bytes of the data section: tensors follow each other in the order of the constructor.
+  void write(const void* data, size_t bytes);
+  void commit();  // HB_CHECKs that exactly the promised bytes came
+
+ private:
+  AtomicFile file_;
+  size_t promised_bytes_ = 0;
+  size_t written_bytes_ = 0;
+};
+
+}  // namespace halfbyte
