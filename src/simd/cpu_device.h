@@ -27,7 +27,9 @@ Buffer allocate_host_memory(size_t bytes);
 
 class CpuDevice : public Device {
  public:
-  using OpsFactory = std::function<std::unique_ptr<Ops>(CpuDevice&)>;
+  // Ops live a layer above, so the device gets to know how to make (and to destroy) them here. May
+  // be empty: then `ops` must not be called.
+  using OpsFactory = std::function<std::shared_ptr<Ops>(CpuDevice&)>;
   CpuDevice(SimdLevel level, const DeviceOptions& options, const OpsFactory& make_ops);
   ~CpuDevice() override;
 
@@ -46,7 +48,7 @@ class CpuDevice : public Device {
  private:
   SimdLevel level_;
   ThreadPool pool_;
-  std::unique_ptr<Ops> ops_;
+  std::shared_ptr<Ops> ops_;
 };
 
 }  // namespace halfbyte
