@@ -20,13 +20,16 @@
 
 namespace halfbyte {
 
+struct JsonTree;  // private to json.cpp
+
+// A view of one value: two words, cheap to copy.
 class Json {
  public:
   enum class Type { kNull, kBool, kInteger, kReal, kString, kArray, kObject };
 
   Type type() const;
   bool is_null() const { return type() == Type::kNull; }
-  const std::string& where() const { return where_; }  // "config.json: text_config.num_experts"
+  std::string where() const;  // "config.json: text_config.num_experts"
 
   // Exact conversions. Each throws Error{kInput} if the value has another type.
   bool boolean() const;
@@ -48,12 +51,13 @@ class Json {
 
  private:
   friend class JsonDocument;
-  struct Node;
-  Json(std::shared_ptr<const Node> node, std::string where);
-  std::shared_ptr<const Node> node_;
-  std::string where_;
+  Json(const JsonTree* tree, uint32_t node) : tree_(tree), node_(node) {}
+
+  const JsonTree* tree_;
+  uint32_t node_;
 };
 
+// Refuses: text that is not JSON, nesting deeper than 64, a key given twice in one object.
 class JsonDocument {
  public:
   static JsonDocument from_file(const std::filesystem::path& path);
@@ -63,12 +67,11 @@ class JsonDocument {
   JsonDocument& operator=(JsonDocument&&) noexcept;
   ~JsonDocument();
 
-  Json root() const;
+  Json root() const { return {tree_.get(), 0}; }
 
  private:
-  struct Impl;
-  explicit JsonDocument(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit JsonDocument(std::unique_ptr<const JsonTree> tree);
+  std::unique_ptr<const JsonTree> tree_;
 };
 
 }  // namespace halfbyte

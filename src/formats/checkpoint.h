@@ -1,33 +1,41 @@
-// A checkpoint directory: its config files and its tensors over all shards, with or without an
-// index.
+// A checkpoint directory: its tensors over all shards, with or without an index.
 //
-// Shards: `model.safetensors.index.json` if it is there, else every *.safetensors of the directory
-// (one name in two files is an error). A checkpoint answers by exact name; it knows nothing of
-// models.
+// Shards: what `model.safetensors.index.json` names if it is there; else `model.safetensors`; else
+// every *.safetensors of the directory. Index and shards must agree on every name; without an index
+// a name may be in one file only, and of files called X-00001-of-00005 none may be missing.
+// A checkpoint answers by exact name; it knows nothing of models.
 #pragma once
 
 #include <filesystem>
 #include <memory>
-#include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "formats/safetensors.h"
+#include "halfbyte/error.h"
 
 namespace halfbyte {
 
 class Checkpoint {
  public:
-  explicit Checkpoint(const std::filesystem::path& directory);
+  // Throws the first Error. With `problems` it throws only if there is nothing to look at, appends
+  // every error there, and holds what could be read.
+  explicit Checkpoint(const std::filesystem::path& directory,
+                      std::vector<Error>* problems = nullptr);
 
   const StoredTensor* find(std::string_view name) const;
   const StoredTensor& get(
       std::string_view name) const;  // throws Error{kInput}: "DIR: tensor NAME is missing"
-  const std::vector<const StoredTensor*>& tensors() const;  // sorted by name
+  const std::vector<const StoredTensor*>& tensors() const { return tensors_; }  // sorted by name
+  const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
   const std::filesystem::path& directory() const { return directory_; }
 
  private:
   std::filesystem::path directory_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::vector<const StoredTensor*> tensors_;
+  std::unordered_map<std::string_view, const StoredTensor*> by_name_;
 };
 
 }  // namespace halfbyte

@@ -4,13 +4,15 @@
 // the file, every offset, byte count = shape x dtype, no overlap, no gap, no bytes left over. It
 // never copies tensor data. The writer streams: all names, dtypes and shapes first, then the data
 // in that order; the file appears by commit(). Format: https://github.com/huggingface/safetensors,
-// section "Format".
+// section "Format". Zero-element tensors are legal. The writer keeps the order it is given and pads
+// the header with spaces to 8 bytes, so that equal input makes equal bytes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +32,7 @@ struct StoredTensor {
   const MappedFile* file = nullptr;
 
   int64_t elements() const;
+  std::string where() const;  // "DIR/model.safetensors: tensor NAME", for messages
   template <class T>
   const T* as() const {
     return reinterpret_cast<const T*>(bytes.data());
@@ -49,9 +52,10 @@ class SafetensorsFile {
   const MappedFile& file() const { return *file_; }
 
  private:
-  // (implementation members)
   std::unique_ptr<MappedFile> file_;
+  std::unique_ptr<char[]> names_;  // all names, one after the other
   std::vector<StoredTensor> tensors_;
+  std::vector<uint32_t> by_name_;  // indices into tensors_
   std::map<std::string, std::string> metadata_;
 };
 
