@@ -34,6 +34,7 @@ PUBLIC = {
     "error.h": "base",
     "tensor.h": "base",
     "device.h": "simd",
+    "activation.h": "ops",
     "moe.h": "moe",
 }
 

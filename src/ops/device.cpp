@@ -1,0 +1,51 @@
+// The table of devices: adding one is adding a line.
+#include "halfbyte/device.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "halfbyte/error.h"
+#include "ops/ref/ref_device.h"
+
+namespace halfbyte {
+namespace {
+
+struct Entry {
+  const char* name;
+  bool (*available)();
+  std::unique_ptr<Device> (*open)(const DeviceOptions&);
+};
+
+// By rising speed.
+const Entry kDevices[] = {
+    {"ref", [] { return true; },
+     [](const DeviceOptions&) -> std::unique_ptr<Device> {
+       return std::make_unique<ref::RefDevice>();
+     }},
+};
+
+}  // namespace
+
+std::vector<std::string> available_devices() {
+  std::vector<std::string> names;
+  for (const Entry& entry : kDevices)
+    if (entry.available()) names.emplace_back(entry.name);
+  return names;
+}
+
+std::unique_ptr<Device> open_device(std::string_view name, const DeviceOptions& options) {
+  if (name == "auto" || name == "cpu") name = available_devices().back();
+  for (const Entry& entry : kDevices) {
+    if (name != entry.name) continue;
+    if (!entry.available())
+      throw Error(ErrorKind::kUnsupported, "device",
+                  fmt::format("this machine cannot run {}; it can run {}", name,
+                              fmt::join(available_devices(), ", ")));
+    return entry.open(options);
+  }
+  throw Error(ErrorKind::kInput, "device",
+              fmt::format("unknown device \"{}\"; known are auto, cpu, {}", name,
+                          fmt::join(available_devices(), ", ")));
+}
+
+}  // namespace halfbyte
