@@ -13,5 +13,6 @@ void add_inspect_command(CLI::App& app);
 void add_logits_command(CLI::App& app);
 void add_moe_command(CLI::App& app);
 void add_run_command(CLI::App& app);
+void add_tokenize_command(CLI::App& app);
 
 }  // namespace halfbyte

@@ -1,0 +1,82 @@
+// `halfbyte tokenize`: text -> token ids and back, with the tokenizer of a checkpoint.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "commands.h"
+#include "halfbyte/error.h"
+#include "text/tokenizer.h"
+
+namespace halfbyte {
+
+namespace {
+
+struct Options {
+  std::string model_path;
+  std::string text;
+  bool from_stdin = false;
+  bool json_lines = false;
+  bool specials = false;
+  std::vector<int32_t> decode;
+};
+
+std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text, bool specials) {
+  return specials ? tokenizer.encode_with_specials(text) : tokenizer.encode(text);
+}
+
+void tokenize(const Options& options, const CLI::App& command) {
+  const int sources = (command.count("--text") > 0) + options.from_stdin + options.json_lines +
+                      (command.count("--decode") > 0);
+  if (sources != 1)
+    throw Error(ErrorKind::kInput, "tokenize",
+                "one of --text, --stdin, --json-lines and --decode is needed");
+  const Tokenizer tokenizer{std::filesystem::path(options.model_path)};
+
+  if (options.json_lines) {
+    int64_t number = 0;
+    for (std::string line; std::getline(std::cin, line);) {
+      const std::string name = fmt::format("line {}", ++number);
+      const JsonDocument document = JsonDocument::from_text(line, name);
+      fmt::print("[{}]\n",
+                 fmt::join(encode(tokenizer, document.root().string(), options.specials), ","));
+    }
+  } else if (command.count("--decode") > 0) {
+    fmt::print("{}\n", tokenizer.decode(options.decode));
+  } else {
+    const std::string text =
+        options.from_stdin ? std::string(std::istreambuf_iterator(std::cin), {}) : options.text;
+    fmt::print("{}\n", fmt::join(encode(tokenizer, text, options.specials), ","));
+  }
+}
+
+}  // namespace
+
+void add_tokenize_command(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("tokenize", "Turn text into token ids, or back");
+  command->add_option("--model-path", options->model_path, "Directory with tiktoken.model")
+      ->required();
+  command->add_option("--text", options->text, "The text");
+  command->add_flag("--stdin", options->from_stdin, "The text is all of the standard input");
+  command->add_flag(
+      "--json-lines", options->json_lines,
+      "Each line of the standard input is a JSON string; one JSON list of ids a line comes out");
+  command->add_option("--decode", options->decode, "Print the text of these ids: 1,2,3")
+      ->delimiter(',');
+  command->add_flag("--specials", options->specials, "Names of special tokens become their ids");
+  command->footer(
+      "Examples:\n"
+      "  halfbyte tokenize --model-path DIR --text 'Hello, world!'\n"
+      "  halfbyte tokenize --model-path DIR --stdin <book.txt\n"
+      "  halfbyte tokenize --model-path DIR --decode 19180,11,2695,0");
+  command->callback([options, command] { tokenize(*options, *command); });
+}
+
+}  // namespace halfbyte
