@@ -186,6 +186,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
   for (const TensorSpec& tensor : tensors) {
     const auto bytes = count_bytes(tensor.dtype, tensor.shape);
     HB_CHECK(bytes);
+    HB_CHECK(promised_bytes_ % static_cast<size_t>(dtype_bytes(tensor.dtype)) == 0);
     const size_t end = promised_bytes_ + static_cast<size_t>(*bytes);
     header +=
         fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",

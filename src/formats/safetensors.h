@@ -59,6 +59,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+// Readers use elements in place, so each tensor must begin at a multiple of its element's size:
+// give tensors by falling element size.
 struct TensorSpec {
   std::string name;
   DType dtype = DType::kF32;

@@ -31,9 +31,9 @@ class Safetensors : public testing::Test {
 
 TEST_F(Safetensors, ReadsBackWhatItWrote) {
   write_safetensors(directory_ / "f", {{"b", DType::kF32, {2, 1}, "12345678"},
-                                       {"a.\"q\"", DType::kU8, {3}, "xyz"},
                                        {"empty", DType::kBf16, {0, 7}, ""},
-                                       {"scalar", DType::kBf16, {}, "hi"}});
+                                       {"scalar", DType::kBf16, {}, "hi"},
+                                       {"a.\"q\"", DType::kU8, {3}, "xyz"}});
   const SafetensorsFile file(directory_ / "f");
   ASSERT_EQ(file.tensors().size(), 4u);
   EXPECT_EQ(file.tensors()[0].name, "b");
@@ -79,6 +79,13 @@ TEST_F(Safetensors, AFileAppearsOnlyByCommit) {
   writer.write("y", 1);
   writer.commit();
   EXPECT_EQ(SafetensorsFile(directory_ / "f").get("a").elements(), 2);
+}
+
+TEST_F(Safetensors, TheWriterRefusesMisalignedTensors) {
+  EXPECT_THROW(
+      SafetensorsWriter(directory_ / "f", {{"a", DType::kU8, {3}}, {"b", DType::kF32, {1}}}),
+      Error);
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
 }
 
 TEST_F(Safetensors, KeepsMetadata) {
