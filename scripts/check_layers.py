@@ -33,7 +33,7 @@ LAYERS = {
 PUBLIC = {
     "error.h": "base",
     "tensor.h": "base",
-    "device.h": "simd",
+    "device.h": "base",
     "activation.h": "ops",
     "moe.h": "moe",
 }
