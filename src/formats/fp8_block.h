@@ -19,4 +19,13 @@ constexpr int64_t fp8_tiles(int64_t extent) { return (extent + kFp8Tile - 1) / k
 void dequantize_fp8_block(const uint8_t* codes, const float* scales, int64_t rows, int64_t cols,
                           float* out);  // out (rows, cols)
 
+// Quantises as ModelOpt does: the scale of a tile is amax / 448, codes are E4M3(x / scale), a true
+// division, ties to even. A tile of zeros gets scale 1; no scale is below 2^-126. Row strips of
+// `kFp8Tile` do not depend on each other. Throws Error{kInput} with row and column if a value is
+// not finite. BF16 values are given as bits.
+void quantize_fp8_block(const float* values, int64_t rows, int64_t cols, uint8_t* codes,
+                        float* scales);
+void quantize_fp8_block(const uint16_t* bf16, int64_t rows, int64_t cols, uint8_t* codes,
+                        float* scales);
+
 }  // namespace halfbyte

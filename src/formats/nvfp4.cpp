@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 #include <vector>
@@ -10,23 +11,9 @@
 #include "formats/bf16.h"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
-#include "formats/nvfp4_kernels.h"
+#include "formats/quant_kernels.h"
 
 namespace halfbyte {
-
-const std::vector<const Nvfp4Kernels*>& nvfp4_kernels() {
-  static const std::vector<const Nvfp4Kernels*> found = [] {
-    std::vector<const Nvfp4Kernels*> kernels = {&kNvfp4Scalar};
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2")) kernels.push_back(&kNvfp4Avx2);
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-      kernels.push_back(&kNvfp4Avx512);
-#endif
-    return kernels;
-  }();
-  return found;
-}
 
 namespace {
 
@@ -34,7 +21,7 @@ constexpr uint32_t kInfinityBits = 0x7F800000u;
 constexpr float kFourOverSixScaleMax = 256.0f;
 constexpr int kLastScale = kE4m3MaxCode;
 
-const Nvfp4Kernels& kernels() { return *nvfp4_kernels().back(); }
+const QuantKernels& kernels() { return best_quant_kernels(); }
 
 float widen(float value) { return value; }
 float widen(uint16_t bits) { return bf16_to_float(bits); }
@@ -159,8 +146,8 @@ int64_t find_non_finite(const uint16_t* bf16, int64_t count) {
 
 float nvfp4_global_scale(float amax, ScaleChoice choice) {
   const float scale_max = choice == ScaleChoice::kFourOverSix ? kFourOverSixScaleMax : kE4m3Max;
-  const float scale = amax / (kE2m1Max * scale_max);
-  return scale > 0 ? scale : 1.0f;
+  if (amax == 0) return 1.0f;
+  return std::max(amax / (kE2m1Max * scale_max), std::numeric_limits<float>::min());
 }
 
 void quantize_nvfp4(const float* values, int64_t rows, int64_t cols, float global_scale,

@@ -40,7 +40,7 @@ int64_t find_non_finite(const float* values, int64_t count);
 int64_t find_non_finite(const uint16_t* bf16, int64_t count);
 
 // The global scale for a matrix (or for several that share it) whose largest magnitude is `amax`.
-// 1 for a matrix of zeros, or of values so small that the quotient underflows.
+// 1 for a matrix of zeros, and never below 2^-126: loaders want a normal fp32 number.
 float nvfp4_global_scale(float amax, ScaleChoice choice);
 
 // Quantises (rows, cols) values with a given global scale (finite, > 0). Rows do not depend on each

@@ -17,10 +17,6 @@ namespace halfbyte {
 
 namespace {
 
-// A global scale is amax / 2688. From 16 on the largest weight would be 43,008; a reciprocal taken
-// for a multiplier, or the other way round, is between 1e2 and 1e7.
-constexpr float kGlobalScaleLimit = 16.0f;
-
 // Rows and columns; keeps every product of two far from 2^63.
 constexpr int64_t kMaxExtent = int64_t{1} << 30;
 

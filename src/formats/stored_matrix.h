@@ -26,6 +26,10 @@
 
 namespace halfbyte {
 
+// A global scale is amax / 2688. From 16 on the largest weight would be 43,008; a reciprocal taken
+// for a multiplier, or the other way round, is between 1e2 and 1e7.
+inline constexpr float kGlobalScaleLimit = 16.0f;
+
 // The matrix of `module` ("...experts.3.w1"), its scale bytes not read yet. Nothing if no tensor of
 // the module is there. Throws Error{kInput} naming the tensor; Error{kUnsupported} for weights of
 // a kind that halfbyte does not run. The view lives as long as the checkpoint.

@@ -8,7 +8,7 @@
 
 #include "formats/mxfp4.h"
 #include "formats/nvfp4.h"
-#include "formats/nvfp4_kernels.h"
+#include "formats/quant_kernels.h"
 #include "formats/safetensors.h"
 
 namespace halfbyte {

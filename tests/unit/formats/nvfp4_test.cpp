@@ -13,7 +13,7 @@
 #include "formats/bf16.h"
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
-#include "formats/nvfp4_kernels.h"
+#include "formats/quant_kernels.h"
 #include "halfbyte/error.h"
 
 namespace halfbyte {
@@ -297,6 +297,7 @@ TEST(Nvfp4, SearchWorksForTinyMatrices) {
 
 TEST(Nvfp4, ZeroBlocksAndTinyGlobalScales) {
   EXPECT_EQ(nvfp4_global_scale(0, ScaleChoice::kMax), 1.0f);
+  EXPECT_EQ(nvfp4_global_scale(1e-37f, ScaleChoice::kMax), 0x1p-126f);
   for (const auto choice : {ScaleChoice::kMax, ScaleChoice::kMse, ScaleChoice::kFourOverSix}) {
     EXPECT_EQ(quantize(Block{}, 1e-5f, choice).scale, 0x38);
     EXPECT_EQ(quantize(Block{}, 1e-5f, choice).hex, "0000000000000000");
@@ -314,11 +315,11 @@ TEST(Nvfp4, ChoicesHaveNames) {
 }
 
 // Every instruction set gives the bytes of the plain twin.
-TEST(Nvfp4Kernels, AllInstructionSetsGiveTheSameBytes) {
+TEST(QuantKernels, AllInstructionSetsGiveTheSameBytes) {
   std::string names;
-  for (const auto* kernels : nvfp4_kernels()) names += std::string(kernels->name) + " ";
+  for (const auto* kernels : quant_kernels()) names += std::string(kernels->name) + " ";
   RecordProperty("instruction_sets", names);
-  const Nvfp4Kernels& plain = *nvfp4_kernels().front();
+  const QuantKernels& plain = *quant_kernels().front();
   ASSERT_STREQ(plain.name, "scalar");
   for (const int count : {1, 7, 16, 33, 224}) {
     std::vector<float> x;
@@ -329,12 +330,13 @@ TEST(Nvfp4Kernels, AllInstructionSetsGiveTheSameBytes) {
         bf16.push_back(float_to_bf16(v));
       }
     const size_t blocks = static_cast<size_t>(count);
-    const auto all = [&](const Nvfp4Kernels& k, float global_scale) {
-      std::vector<uint8_t> bytes(blocks * 9);
+    const auto all = [&](const QuantKernels& k, float global_scale) {
+      std::vector<uint8_t> bytes(blocks * 25);
       std::vector<float> numbers(blocks * (16 * 2 + 2) + 2);
       float* scale = numbers.data() + blocks * 33;
       k.max_scales(x.data(), count, global_scale, 1.0f, bytes.data());
       k.encode(x.data(), bytes.data(), count, global_scale, bytes.data() + blocks);
+      k.encode_e4m3(x.data(), count * 16, global_scale, bytes.data() + blocks * 9);
       k.transpose_magnitudes(x.data(), count, global_scale, numbers.data());
       for (size_t g = 0; g < blocks; ++g) scale[g] = kE4m3Values[bytes[g]];
       k.squared_errors(numbers.data(), scale, count, numbers.data() + blocks * 16);
@@ -343,7 +345,7 @@ TEST(Nvfp4Kernels, AllInstructionSetsGiveTheSameBytes) {
       numbers[blocks * 34 + 1] = std::bit_cast<float>(k.max_bits_bf16(bf16.data(), count * 16));
       return std::make_pair(bytes, numbers);
     };
-    for (const auto* kernels : nvfp4_kernels())
+    for (const auto* kernels : quant_kernels())
       for (const float global_scale : {1.0f, 3e-5f, 1e-40f}) {
         const auto [bytes, numbers] = all(*kernels, global_scale);
         const auto [plain_bytes, plain_numbers] = all(plain, global_scale);

@@ -1,4 +1,4 @@
-// The loops of nvfp4_kernels.h: plain C++ that a compiler turns into vectors. Included once for
+// The loops of quant_kernels.h: plain C++ that a compiler turns into vectors. Included once for
 // each instruction set, inside an open target region and an anonymous namespace.
 //
 // NOTE: no sum is reordered (no -ffast-math) and no product is fused (-ffp-contract=off), so that
@@ -86,5 +86,20 @@ void encode(const float* x, const uint8_t* scales, int64_t blocks, float global_
     for (int i = 0; i < 16; ++i) unpacked[i] = code_of(x[g * 16 + i] / divisor);
     for (int i = 0; i < 8; ++i)
       codes[g * 8 + i] = static_cast<uint8_t>(unpacked[2 * i] | unpacked[2 * i + 1] << 4);
+  }
+}
+
+// NOTE: float_to_e4m3 without its branches: both roundings are made, and one is taken.
+void encode_e4m3(const float* x, int64_t count, float divisor, uint8_t* codes) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(x[i] / divisor);
+    const uint32_t unsigned_bits = bits & 0x7FFFFFFFu;
+    const uint32_t most = std::bit_cast<uint32_t>(kE4m3Max);
+    const uint32_t magnitude = unsigned_bits < most ? unsigned_bits : most;
+    const uint32_t normal = ((magnitude + 0x7FFFFu + ((magnitude >> 20) & 1u)) >> 20) - (120u << 3);
+    const uint32_t subnormal =
+        std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p9f + 0x1p23f) & 15u;
+    const uint32_t code = magnitude < std::bit_cast<uint32_t>(0x1p-6f) ? subnormal : normal;
+    codes[i] = static_cast<uint8_t>(code | ((bits >> 24) & 0x80u));
   }
 }

@@ -1,5 +1,5 @@
-// The loops of the NVFP4 quantiser, compiled once for each instruction set. Private to formats/ and
-// its tests: every set gives the same bytes, and "scalar" is the plain twin.
+// The loops of the NVFP4 and block-FP8 quantisers, compiled once for each instruction set. Private
+// to formats/ and its tests: every set gives the same bytes, and "scalar" is the plain twin.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace halfbyte {
 
 // Letters: G blocks of 16. x (G, 16) fp32 values.
-struct Nvfp4Kernels {
+struct QuantKernels {
   const char* name;
   // Largest bits of |value|: monotone in the magnitude, and above all of them for NaN.
   uint32_t (*max_bits_f32)(const float* x, int64_t count);
@@ -24,11 +24,14 @@ struct Nvfp4Kernels {
   // codes (G, 8) bytes.
   void (*encode)(const float* x, const uint8_t* scales, int64_t blocks, float global_scale,
                  uint8_t* codes);
+  // codes[i] = E4M3(x[i] / divisor); finite x, divisor > 0.
+  void (*encode_e4m3)(const float* x, int64_t count, float divisor, uint8_t* codes);
 };
 
-extern const Nvfp4Kernels kNvfp4Scalar, kNvfp4Avx2, kNvfp4Avx512;
+extern const QuantKernels kQuantScalar, kQuantAvx2, kQuantAvx512;
 
 // Those that this machine can run, best last.
-const std::vector<const Nvfp4Kernels*>& nvfp4_kernels();
+const std::vector<const QuantKernels*>& quant_kernels();
+inline const QuantKernels& best_quant_kernels() { return *quant_kernels().back(); }
 
 }  // namespace halfbyte

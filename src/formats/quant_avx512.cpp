@@ -4,7 +4,7 @@
 
 #include "formats/e2m1.h"
 #include "formats/e4m3.h"
-#include "formats/nvfp4_kernels.h"
+#include "formats/quant_kernels.h"
 
 #if defined(__x86_64__)
 #pragma GCC push_options
@@ -12,11 +12,12 @@
 
 namespace halfbyte {
 namespace {
-#include "formats/nvfp4_body.inl.h"
+#include "formats/quant_body.inl.h"
 }  // namespace
 
-const Nvfp4Kernels kNvfp4Avx512 = {"avx512",   max_bits_f32,         max_bits_bf16,  widen_bf16,
-                                   max_scales, transpose_magnitudes, squared_errors, encode};
+const QuantKernels kQuantAvx512 = {"avx512",       max_bits_f32, max_bits_bf16,
+                                   widen_bf16,     max_scales,   transpose_magnitudes,
+                                   squared_errors, encode,       encode_e4m3};
 
 }  // namespace halfbyte
 
