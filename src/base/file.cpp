@@ -16,6 +16,10 @@
 namespace halfbyte {
 namespace fs = std::filesystem;
 
+namespace {
+constexpr size_t kPendingBytes = 256 << 10;
+}
+
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0)
@@ -75,19 +79,31 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(const void* data, size_t bytes) {
-  const char* next = static_cast<const char*>(data);
+  const char* begin = static_cast<const char*>(data);
+  if (pending_.size() + bytes < kPendingBytes) {
+    pending_.insert(pending_.end(), begin, begin + bytes);
+    return;
+  }
+  write_through(pending_.data(), pending_.size());
+  pending_.clear();
+  write_through(begin, bytes);
+}
+
+void AtomicFile::write_through(const char* data, size_t bytes) {
   while (bytes > 0) {
-    const ssize_t written = ::write(fd_, next, bytes);
+    const ssize_t written = ::write(fd_, data, bytes);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0)
       throw Error(ErrorKind::kResource, partial_.string(),
                   fmt::format("cannot be written: {}", std::strerror(errno)));
-    next += written;
+    data += written;
     bytes -= static_cast<size_t>(written);
   }
 }
 
 void AtomicFile::commit() {
+  write_through(pending_.data(), pending_.size());
+  pending_.clear();
   const bool synced = ::fsync(fd_) == 0;
   const int reason = errno;
   ::close(std::exchange(fd_, -1));

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace halfbyte {
 
@@ -40,11 +41,15 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
-  void write(const void* data, size_t bytes);  // throws Error{kResource}, e.g. on a full disk
+  // Throws Error{kResource}, e.g. on a full disk. Small pieces are collected.
+  void write(const void* data, size_t bytes);
   void commit();
 
  private:
+  void write_through(const char* data, size_t bytes);
+
   std::filesystem::path path_, partial_;
+  std::vector<char> pending_;
   int fd_ = -1;
 };
 
