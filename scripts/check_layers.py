@@ -29,7 +29,7 @@ LAYERS = {
     "apps": ["base", "formats", "text", "simd", "cuda", "ops", "moe", "model", "engine", "server"],
 }
 
-# A public header belongs to the layer that implements it; the layers above may include it.
+# A public header belongs to a layer, as if it lay there; the layers above may include it.
 PUBLIC = {
     "error.h": "base",
     "tensor.h": "base",

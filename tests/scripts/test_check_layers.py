@@ -56,8 +56,8 @@ class CheckLayers(unittest.TestCase):
     def test_upwards_through_a_public_header(self):
         self.expect({"src/ops/bad.h": '#include "halfbyte/moe.h"\n'}, "ops must not include moe")
         self.expect(
-            {"include/halfbyte/tensor.h": '#include "halfbyte/device.h"\n'},
-            "base must not include simd")
+            {"include/halfbyte/tensor.h": '#include "halfbyte/moe.h"\n'},
+            "base must not include moe")
 
     def test_private_from_another_layer(self):
         self.expect(
