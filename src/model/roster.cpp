@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <cstring>
 #include <unordered_map>
 
+#include "formats/bf16.h"
 #include "formats/stored_matrix.h"
 
 namespace halfbyte {
@@ -14,7 +17,7 @@ namespace {
 
 class Builder {
  public:
-  explicit Builder(const ModelConfig& config) : config_(config) {}
+  Builder(const ModelConfig& config, std::string_view prefix) : config_(config), prefix_(prefix) {}
 
   std::vector<RosterEntry> build() && {
     const int64_t hidden = config_.hidden;
@@ -27,8 +30,8 @@ class Builder {
   }
 
  private:
-  void add(TensorRole role, std::string name, int64_t rows, int64_t cols = 1) {
-    entries_.push_back({std::move(name), role, rows, cols});
+  void add(TensorRole role, const std::string& name, int64_t rows, int64_t cols = 1) {
+    entries_.push_back({prefix_ + name, role, rows, cols});
   }
 
   void add_residual(const std::string& name) {
@@ -123,6 +126,7 @@ class Builder {
   }
 
   const ModelConfig& config_;
+  std::string prefix_;
   std::vector<RosterEntry> entries_;
 };
 
@@ -138,14 +142,17 @@ bool is_matrix_part(std::string_view suffix) {
          std::end(kMatrixParts);
 }
 
-void check_shape(const Checkpoint& checkpoint, const std::string& module,
-                 const RosterEntry& entry) {
-  const auto matrix = find_matrix(checkpoint, module);
+bool is_matrix(TensorRole role) {
+  return role == TensorRole::kMatrix || role == TensorRole::kExpert;
+}
+
+void check_shape(const Checkpoint& checkpoint, const RosterEntry& entry) {
+  const auto matrix = find_matrix(checkpoint, entry.name);
   if (!matrix)
     throw Error(ErrorKind::kInput, checkpoint.directory().string(),
-                fmt::format("tensor {}.weight is missing", module));
+                fmt::format("tensor {}.weight is missing", entry.name));
   if (matrix->rows != entry.rows || matrix->cols != entry.cols)
-    throw Error(ErrorKind::kInput, std::string(matrix->name),
+    throw Error(ErrorKind::kInput, checkpoint.get(matrix->name).where(),
                 fmt::format("is a matrix of {} x {}, expected {} x {}", matrix->rows, matrix->cols,
                             entry.rows, entry.cols));
 }
@@ -179,34 +186,11 @@ bool is_for_vision(std::string_view name) {
   return name.starts_with("vision_tower.") || name.starts_with("mm_projector.");
 }
 
-// Calls visit(tensor, name without prefix) for every tensor that no entry of the roster reads.
-template <class F>
-void for_each_unread(const Checkpoint& checkpoint, const std::vector<RosterEntry>& roster,
-                     F&& visit) {
-  std::unordered_map<std::string_view, TensorRole> read;
-  for (const RosterEntry& entry : roster) read.emplace(entry.name, entry.role);
-  const std::string_view prefix = name_prefix(checkpoint);
-  for (const StoredTensor* tensor : checkpoint.tensors()) {
-    std::string_view name = tensor->name;
-    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
-    const auto whole = read.find(name);
-    if (whole != read.end() && whole->second != TensorRole::kMatrix &&
-        whole->second != TensorRole::kExpert)
-      continue;
-    const size_t dot = name.rfind('.');
-    if (dot != std::string_view::npos && is_matrix_part(name.substr(dot + 1))) {
-      const auto module = read.find(name.substr(0, dot));
-      if (module != read.end() &&
-          (module->second == TensorRole::kMatrix || module->second == TensorRole::kExpert))
-        continue;
-    }
-    visit(*tensor, name);
-  }
-}
-
 }  // namespace
 
-std::vector<RosterEntry> make_roster(const ModelConfig& config) { return Builder(config).build(); }
+std::vector<RosterEntry> make_roster(const ModelConfig& config, std::string_view prefix) {
+  return Builder(config, prefix).build();
+}
 
 std::string_view name_prefix(const Checkpoint& checkpoint) {
   // NOTE: asked of two names, so that a checkpoint that lacks one still gets a good message.
@@ -219,37 +203,95 @@ std::string expert_module(int layer, int expert, const char* which) {
   return fmt::format("model.layers.{}.block_sparse_moe.experts.{}.{}", layer, expert, which);
 }
 
+void check_entry(const Checkpoint& checkpoint, const RosterEntry& entry) {
+  if (is_matrix(entry.role))
+    check_shape(checkpoint, entry);
+  else
+    check_plain(checkpoint.get(entry.name), entry);
+}
+
+std::vector<UnreadTensor> unread_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
+                                         const std::vector<RosterEntry>& roster) {
+  std::unordered_map<std::string_view, TensorRole> wanted;
+  wanted.reserve(roster.size());
+  for (const RosterEntry& entry : roster) wanted.emplace(entry.name, entry.role);
+  const auto is_read = [&](std::string_view name) {
+    const size_t dot = name.rfind('.');
+    if (dot != std::string_view::npos && is_matrix_part(name.substr(dot + 1))) {
+      const auto module = wanted.find(name.substr(0, dot));
+      if (module != wanted.end() && is_matrix(module->second)) return true;
+    }
+    const auto whole = wanted.find(name);
+    return whole != wanted.end() && !is_matrix(whole->second);
+  };
+
+  std::vector<UnreadTensor> unread;
+  for (const StoredTensor* tensor : checkpoint.tensors()) {
+    std::string_view name = tensor->name;
+    if (is_read(name)) continue;
+    if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
+    UnreadKind kind = UnreadKind::kHarmless;
+    if (is_for_vision(name))
+      kind = UnreadKind::kVision;
+    else if (layer_of(name) >= config.num_layers)
+      kind = UnreadKind::kOtherLayer;
+    else if (name.find(".experts.") != std::string_view::npos || name.ends_with(".bias"))
+      kind = UnreadKind::kUnknown;
+    unread.push_back({tensor, kind});
+  }
+  return unread;
+}
+
+Error unknown_tensor_error(const StoredTensor& tensor) {
+  return Error(
+      ErrorKind::kInput, tensor.where(),
+      tensor.name.ends_with(".bias")
+          ? "is not known: no matrix of this architecture has a bias"
+          : "is not known: the experts of a layer are experts.N.w1, w2, w3, counted from 0");
+}
+
 void check_roster(const Checkpoint& checkpoint, const ModelConfig& config,
                   const std::function<void(const Error&)>& report) {
-  const std::vector<RosterEntry> roster = make_roster(config);
-  const std::string_view prefix = name_prefix(checkpoint);
+  const std::vector<RosterEntry> roster = make_roster(config, name_prefix(checkpoint));
   for (const RosterEntry& entry : roster) {
-    const std::string name = fmt::format("{}{}", prefix, entry.name);
     try {
-      if (entry.role == TensorRole::kMatrix || entry.role == TensorRole::kExpert)
-        check_shape(checkpoint, name, entry);
-      else
-        check_plain(checkpoint.get(name), entry);
+      check_entry(checkpoint, entry);
     } catch (const Error& error) {
       report(error);
     }
   }
-  for_each_unread(checkpoint, roster, [&](const StoredTensor& tensor, std::string_view name) {
-    if (name.find(".experts.") == std::string_view::npos || is_for_vision(name) ||
-        layer_of(name) >= config.num_layers)
-      return;
-    report(Error(ErrorKind::kInput, tensor.where(),
-                 fmt::format("is not known: the {} experts of a layer are experts.N.w1, w2, w3",
-                             config.moe.num_experts)));
-  });
+  for (const UnreadTensor& unread : unread_tensors(checkpoint, config, roster))
+    if (unread.kind == UnreadKind::kUnknown) report(unknown_tensor_error(*unread.tensor));
 }
 
-std::vector<const StoredTensor*> unread_tensors(const Checkpoint& checkpoint,
-                                                const ModelConfig& config) {
-  std::vector<const StoredTensor*> unread;
-  for_each_unread(checkpoint, make_roster(config),
-                  [&](const StoredTensor& tensor, std::string_view) { unread.push_back(&tensor); });
-  return unread;
+std::vector<float> read_values(const StoredTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.elements()));
+  if (tensor.dtype == DType::kF32) {
+    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  } else {
+    for (size_t i = 0; i < values.size(); ++i) {
+      uint16_t bits;
+      std::memcpy(&bits, tensor.bytes.data() + 2 * i, 2);
+      values[i] = bf16_to_float(bits);
+    }
+  }
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!std::isfinite(values[i]))
+      throw Error(ErrorKind::kInput, tensor.where(),
+                  fmt::format("value {} is {}, expected finite values", i, values[i]));
+  return values;
+}
+
+std::vector<float> read_log_decay(const StoredTensor& tensor, int heads) {
+  std::vector<float> values = read_values(tensor);
+  const auto live = static_cast<size_t>(heads);
+  for (size_t i = live; i < values.size(); ++i)
+    if (values[i] != 0)
+      throw Error(
+          ErrorKind::kInput, tensor.where(),
+          fmt::format("value {} is {}, expected zeros after the {} heads", i, values[i], heads));
+  values.resize(live);
+  return values;
 }
 
 }  // namespace halfbyte

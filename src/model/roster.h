@@ -25,14 +25,14 @@ enum class TensorRole {
 };
 
 struct RosterEntry {
-  std::string name;
+  std::string name;  // as this checkpoint spells it
   TensorRole role;
   int64_t rows = 0;
   int64_t cols = 1;
 };
 
-// In the order of the network.
-std::vector<RosterEntry> make_roster(const ModelConfig& config);
+// In the order of the network; `prefix` is put in front of every name.
+std::vector<RosterEntry> make_roster(const ModelConfig& config, std::string_view prefix);
 
 // "language_model." or "": what stands in front of every name of this checkpoint.
 std::string_view name_prefix(const Checkpoint& checkpoint);
@@ -40,16 +40,35 @@ std::string_view name_prefix(const Checkpoint& checkpoint);
 // Names of one expert's matrices: gate, up, down.
 std::string expert_module(int layer, int expert, const char* which);  // "w1", "w3", "w2"
 
-// Everything that keeps a checkpoint from being loaded as `config` says: tensors that are missing
-// or have another shape or dtype, and tensors under "experts." that nobody would read (a weight
-// under an unknown name must not go unnoticed). Ignored: vision_tower., mm_projector., layers
-// beyond num_layers, activation scales. Looks at shapes and dtypes, not at values. `report` is
-// called with each; it may throw to stop at the first.
+// Throws Error if what `entry` asks for is missing or has another shape or dtype. Looks at shapes,
+// dtypes and global scales, not at values.
+void check_entry(const Checkpoint& checkpoint, const RosterEntry& entry);
+
+// Tensors that no entry reads. Scales of activations belong to the matrix they stand beside, and
+// are not among them.
+enum class UnreadKind {
+  kVision,      // vision_tower., mm_projector.
+  kOtherLayer,  // of a layer beyond num_layers
+  kHarmless,    // anything else that changes no result, e.g. scales of a KV cache
+  kUnknown,     // under "experts.", or a bias: would change results if it were read
+};
+struct UnreadTensor {
+  const StoredTensor* tensor;
+  UnreadKind kind;
+};
+std::vector<UnreadTensor> unread_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
+                                         const std::vector<RosterEntry>& roster);
+Error unknown_tensor_error(const StoredTensor& tensor);
+
+// Everything that keeps a checkpoint from being loaded as `config` says: what check_entry finds,
+// and unknown tensors. `report` is called with each; it may throw to stop at the first.
 void check_roster(const Checkpoint& checkpoint, const ModelConfig& config,
                   const std::function<void(const Error&)>& report);
 
-// Tensors that nobody reads and that are no fault, e.g. of the vision tower.
-std::vector<const StoredTensor*> unread_tensors(const Checkpoint& checkpoint,
-                                                const ModelConfig& config);
+// The values of a kVector or kLogDecay tensor as fp32. Throws Error unless all are finite.
+std::vector<float> read_values(const StoredTensor& tensor);
+// The same of A_log: one value a head, then zeros up to some width. A tail that is not zero means
+// that the tensor is something else than we think: Error.
+std::vector<float> read_log_decay(const StoredTensor& tensor, int heads);
 
 }  // namespace halfbyte

@@ -3,36 +3,15 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <cmath>
-#include <cstring>
 #include <exception>
 #include <mutex>
 
 #include "base/threads.h"
-#include "formats/bf16.h"
 #include "formats/stored_matrix.h"
 #include "model/roster.h"
 
 namespace halfbyte {
 namespace {
-
-std::vector<float> read_values(const StoredTensor& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.elements()));
-  if (tensor.dtype == DType::kF32) {
-    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-  } else {
-    for (size_t i = 0; i < values.size(); ++i) {
-      uint16_t bits;
-      std::memcpy(&bits, tensor.bytes.data() + 2 * i, 2);
-      values[i] = bf16_to_float(bits);
-    }
-  }
-  for (size_t i = 0; i < values.size(); ++i)
-    if (!std::isfinite(values[i]))
-      throw Error(ErrorKind::kInput, tensor.where(),
-                  fmt::format("value {} is {}, expected finite values", i, values[i]));
-  return values;
-}
 
 // Tells the system that the pages of a matrix will not be read again soon.
 void drop_pages(const Checkpoint& checkpoint, const std::string& module) {
@@ -106,21 +85,6 @@ class Loader {
             matrix(name + "down_proj", config_.hidden, width)};
   }
 
-  // A_log holds one value a head, then zeros up to some width: a tail that is not zero means that
-  // the tensor is something else than we think.
-  DeviceVector log_decay(const std::string& name) const {
-    const StoredTensor& stored = tensor(name);
-    std::vector<float> values = read_values(stored);
-    const size_t heads = static_cast<size_t>(config_.kda.heads);
-    for (size_t i = heads; i < values.size(); ++i)
-      if (values[i] != 0)
-        throw Error(
-            ErrorKind::kInput, stored.where(),
-            fmt::format("value {} is {}, expected zeros after the {} heads", i, values[i], heads));
-    values.resize(heads);
-    return DeviceVector(device_, values);
-  }
-
   std::unique_ptr<KdaLayerWeights> kda(const std::string& name) const {
     const KdaConfig& kda = config_.kda;
     const int64_t hidden = config_.hidden, width = int64_t{kda.heads} * kda.head_dim;
@@ -134,7 +98,7 @@ class Loader {
     w->decay_a = matrix(name + "f_a_proj", kda.head_dim, hidden);
     w->decay_b = matrix(name + "f_b_proj", width, kda.head_dim);
     w->strength = matrix(name + "b_proj", kda.heads, hidden);
-    w->log_decay = log_decay(name + "A_log");
+    w->log_decay = DeviceVector(device_, read_log_decay(tensor(name + "A_log"), kda.heads));
     w->decay_bias = vector(name + "dt_bias");
     if (kda.full_rank_gate) {
       w->gate_b = matrix(name + "g_proj", width, hidden);
