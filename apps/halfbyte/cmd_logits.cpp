@@ -1,0 +1,73 @@
+// `halfbyte logits`: token ids -> logits of all positions, and the intermediates on request.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+#include "formats/safetensors.h"
+#include "halfbyte/error.h"
+#include "model/model.h"
+
+namespace halfbyte {
+namespace {
+
+struct LogitsArguments {
+  std::string model_path, device = "auto", out, trace;
+  std::vector<int32_t> ids;
+  bool last = false;
+  int chunk = 512;
+  int threads = 0;
+};
+
+void write_logits(const LogitsArguments& arguments) {
+  const auto device = open_device(arguments.device, {.threads = arguments.threads});
+  const auto model = Model::open(arguments.model_path, *device, {.max_chunk = arguments.chunk});
+  Sequence sequence = model->new_sequence(static_cast<int64_t>(arguments.ids.size()));
+  Trace trace;
+  const auto logits =
+      model->forward(arguments.ids, sequence, arguments.last ? LogitRows::kLast : LogitRows::kAll,
+                     arguments.trace.empty() ? nullptr : &trace);
+
+  const int64_t vocab = model->config().vocab_size;
+  const int64_t rows = static_cast<int64_t>(logits.size()) / vocab;
+  SafetensorsWriter writer(arguments.out, {{"logits", DType::kF32, {rows, vocab}}});
+  writer.write(logits.data(), logits.size_bytes());
+  writer.commit();
+  if (!arguments.trace.empty()) trace.write(arguments.trace);
+  fmt::print("{}: logits F32 [{}, {}]\n", arguments.out, rows, vocab);
+}
+
+}  // namespace
+
+void add_logits_command(CLI::App& app) {
+  auto arguments = std::make_shared<LogitsArguments>();
+  CLI::App* command =
+      app.add_subcommand("logits", "Run token ids through a model and write the logits");
+  command->add_option("--model-path", arguments->model_path, "Directory of the checkpoint")
+      ->required();
+  command->add_option("--ids", arguments->ids, "Token ids: 5,6,7")->delimiter(',')->required();
+  command->add_option("--out", arguments->out, "File to write: `logits` F32 [T, V]")->required();
+  command->add_flag("--last", arguments->last, "Only the last position: [1, V]");
+  command->add_option("--device", arguments->device, "auto, ref, cpu, cpu.avx2, ...")
+      ->capture_default_str();
+  command->add_option("--trace", arguments->trace,
+                      "File for the intermediates, named layers.N.attn_mix, attn_norm, attn_out, "
+                      "mlp_mix, mlp_norm, mlp_out, residual_out, router_ids, router_weights, "
+                      "latent, routed_sum, routed_out, shared_out; final_mix, final_norm");
+  command->add_option("--chunk", arguments->chunk, "Run the prompt in pieces of this many tokens")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--threads", arguments->threads, "0: as many as the process may run on")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command->footer(
+      "Examples:\n"
+      "  halfbyte logits --model-path DIR --ids 5,6,7 --out logits.safetensors\n"
+      "  halfbyte logits --model-path DIR --ids 5,6,7 --device ref --chunk 1 --last "
+      "--out last.safetensors --trace trace.safetensors");
+  command->callback([arguments] { write_logits(*arguments); });
+}
+
+}  // namespace halfbyte
