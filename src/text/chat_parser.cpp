@@ -33,8 +33,7 @@ bool is_json(std::string_view text) {
 }  // namespace
 
 ChatParser::ChatParser(const Tokenizer& tokenizer, bool thinking)
-    : tokenizer_(&tokenizer),
-      stream_(tokenizer),
+    : stream_(tokenizer),
       open_(tokenizer.get_special("<|open|>")),
       close_(tokenizer.get_special("<|close|>")),
       sep_(tokenizer.get_special("<|sep|>")),

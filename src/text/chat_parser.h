@@ -52,7 +52,6 @@ class ChatParser {
   void close_element(ChatDelta& delta);
   void end(Element element, ChatDelta& delta);
 
-  const Tokenizer* tokenizer_;
   TokenStream stream_;
   int32_t open_, close_, sep_, end_of_message_;
   std::vector<Element> path_;  // the elements that are open, outermost first
