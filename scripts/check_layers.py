@@ -23,10 +23,12 @@ LAYERS = {
     "cuda": ["base", "formats"],
     "ops": ["base", "formats", "simd", "cuda"],
     "moe": ["base", "formats", "simd", "cuda", "ops"],
+    "convert": ["base", "formats"],
     "model": ["base", "formats", "ops", "moe"],
     "engine": ["base", "formats", "ops", "moe", "model"],
     "server": ["base", "text", "engine"],
-    "apps": ["base", "formats", "text", "simd", "cuda", "ops", "moe", "model", "engine", "server"],
+    "apps": ["base", "formats", "text", "simd", "cuda", "ops", "moe", "convert", "model",
+             "engine", "server"],
 }
 
 # A public header belongs to a layer, as if it lay there; the layers above may include it.

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   // COMMANDS (one line each, in the order of --help)
   halfbyte::add_inspect_command(app);
   halfbyte::add_logits_command(app);
+  halfbyte::add_convert_command(app);
   halfbyte::add_tokenize_command(app);
   try {
     app.parse(argc, argv);

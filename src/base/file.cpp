@@ -64,6 +64,13 @@ void MappedFile::drop(size_t offset, size_t count) const {
   if (begin < end) ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 
+void MappedFile::expect(size_t offset, size_t count) const {
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t begin = offset / page * page;
+  const size_t end = std::min(offset + count, size_);
+  if (begin < end) ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_WILLNEED);
+}
+
 AtomicFile::AtomicFile(fs::path path)
     : path_(std::move(path)), partial_(path_.string() + ".partial") {
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -97,6 +104,20 @@ void AtomicFile::write_through(const char* data, size_t bytes) {
       throw Error(ErrorKind::kResource, partial_.string(),
                   fmt::format("cannot be written: {}", std::strerror(errno)));
     data += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void AtomicFile::write_at(size_t offset, const void* data, size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::pwrite(fd_, next, bytes, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0)
+      throw Error(ErrorKind::kResource, partial_.string(),
+                  fmt::format("cannot be written: {}", std::strerror(errno)));
+    next += written;
+    offset += static_cast<size_t>(written);
     bytes -= static_cast<size_t>(written);
   }
 }

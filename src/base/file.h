@@ -25,6 +25,8 @@ class MappedFile {
   // Tells the kernel that [offset, offset + count) will not be read again soon (keeps memory
   // bounded).
   void drop(size_t offset, size_t count) const;
+  // Tells it that they will be read soon, so that reading may begin now.
+  void expect(size_t offset, size_t count) const;
 
  private:
   std::filesystem::path path_;
@@ -43,6 +45,9 @@ class AtomicFile {
 
   // Throws Error{kResource}, e.g. on a full disk. Small pieces are collected.
   void write(const void* data, size_t bytes);
+  // At a place, which may lie beyond what is written so far; from any thread. `write` goes on where
+  // the last `write` ended.
+  void write_at(size_t offset, const void* data, size_t bytes);
   void commit();
 
  private:

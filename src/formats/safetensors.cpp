@@ -192,18 +192,28 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
         fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
                     &tensor == tensors.data() ? "" : ",", quoted(tensor.name),
                     name_of(tensor.dtype), fmt::join(tensor.shape, ","), promised_bytes_, end);
+    begins_.push_back(promised_bytes_);
     promised_bytes_ = end;
   }
+  begins_.push_back(promised_bytes_);
   header += "}";
   header.resize((header.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
   const uint64_t length = header.size();
   file_.write(&length, kLengthBytes);
   file_.write(header.data(), header.size());
+  data_begin_ = kLengthBytes + header.size();
 }
 
 void SafetensorsWriter::write(const void* data, size_t bytes) {
   HB_CHECK(bytes <= promised_bytes_ - written_bytes_);
   file_.write(data, bytes);
+  written_bytes_ += bytes;
+}
+
+void SafetensorsWriter::write_at(size_t tensor, size_t offset, const void* data, size_t bytes) {
+  HB_CHECK(tensor + 1 < begins_.size());
+  HB_CHECK(offset + bytes <= begins_[tensor + 1] - begins_[tensor]);
+  file_.write_at(data_begin_ + begins_[tensor] + offset, data, bytes);
   written_bytes_ += bytes;
 }
 

@@ -8,6 +8,7 @@
 // the header with spaces to 8 bytes, so that equal input makes equal bytes.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -73,12 +74,17 @@ class SafetensorsWriter {
                     const std::map<std::string, std::string>& metadata = {});
   // The next bytes of the data section: tensors follow each other in the order of the constructor.
   void write(const void* data, size_t bytes);
+  // Bytes [offset, offset + bytes) of one tensor, given by its place in the constructor's list; in
+  // any order, from any thread. A file is written either with `write` or with `write_at`.
+  void write_at(size_t tensor, size_t offset, const void* data, size_t bytes);
   void commit();  // HB_CHECKs that exactly the promised bytes came
 
  private:
   AtomicFile file_;
+  size_t data_begin_ = 0;       // in the file
+  std::vector<size_t> begins_;  // of each tensor in the data section, and the end of the last
   size_t promised_bytes_ = 0;
-  size_t written_bytes_ = 0;
+  std::atomic<size_t> written_bytes_{0};
 };
 
 }  // namespace halfbyte

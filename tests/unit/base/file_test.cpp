@@ -28,6 +28,16 @@ TEST(AtomicFile, KeepsTheOrderOfSmallAndLargePieces) {
   EXPECT_FALSE(std::filesystem::exists(directory / "f.partial"));
 }
 
+TEST(AtomicFile, WritesAtPlacesInAnyOrderBesideTheStream) {
+  TempDirectory directory;
+  AtomicFile file(directory / "f");
+  file.write("head", 4);
+  file.write_at(7, "xyz", 3);
+  file.write_at(4, "abc", 3);
+  file.commit();
+  EXPECT_EQ(read_text(directory / "f"), "headabcxyz");
+}
+
 TEST(AtomicFile, WithoutCommitTheOldFileStays) {
   TempDirectory directory;
   write_text(directory / "f", "old");

@@ -81,6 +81,22 @@ TEST_F(Safetensors, AFileAppearsOnlyByCommit) {
   EXPECT_EQ(SafetensorsFile(directory_ / "f").get("a").elements(), 2);
 }
 
+TEST_F(Safetensors, TheWriterTakesPiecesInAnyOrder) {
+  const std::vector<TensorSpec> specs = {{"a", DType::kF32, {2}}, {"b", DType::kU8, {3}}};
+  {
+    SafetensorsWriter writer(directory_ / "f", specs);
+    writer.write_at(1, 1, "yz", 2);
+    writer.write_at(0, 0, "01234567", 8);
+    EXPECT_THROW(writer.write_at(1, 2, "zz", 2), Error);  // beyond the tensor
+    EXPECT_THROW(writer.commit(), Error);                 // a byte is missing
+    writer.write_at(1, 0, "x", 1);
+    writer.commit();
+  }
+  const SafetensorsFile file(directory_ / "f");
+  EXPECT_EQ(std::memcmp(file.get("a").bytes.data(), "01234567", 8), 0);
+  EXPECT_EQ(std::memcmp(file.get("b").bytes.data(), "xyz", 3), 0);
+}
+
 TEST_F(Safetensors, TheWriterRefusesMisalignedTensors) {
   EXPECT_THROW(
       SafetensorsWriter(directory_ / "f", {{"a", DType::kU8, {3}}, {"b", DType::kF32, {1}}}),
