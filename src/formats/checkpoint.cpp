@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/json.h"
+#include "base/threads.h"
 
 namespace halfbyte {
 namespace fs = std::filesystem;
@@ -49,10 +50,9 @@ std::optional<std::string> find_absent_shard(const std::vector<std::string>& nam
 
 Checkpoint::Checkpoint(const fs::path& directory, std::vector<Error>* problems)
     : directory_(directory) {
-  const auto report = [&](const std::string& where, const std::string& message) {
-    Error error(ErrorKind::kInput, where, message);
+  const auto report = [&](const Error& error) {
     if (problems == nullptr) throw error;
-    problems->push_back(std::move(error));
+    problems->push_back(error);
   };
   if (!fs::is_directory(directory))
     throw Error(ErrorKind::kInput, directory.string(),
@@ -78,74 +78,108 @@ Checkpoint::Checkpoint(const fs::path& directory, std::vector<Error>* problems)
   } else {
     names = list_shards(directory);
     if (const auto absent = find_absent_shard(names))
-      report((directory / *absent).string(), "shard is missing");
+      report(Error(ErrorKind::kInput, (directory / *absent).string(), "shard is missing"));
   }
   if (names.empty())
     throw Error(ErrorKind::kInput, directory.string(),
                 fmt::format("has no tensors: neither {} nor *.safetensors", kIndexName));
 
   // The files, each checked by itself.
-  std::map<std::string, const SafetensorsFile*, std::less<>> opened;
-  size_t count = 0;
-  for (const std::string& name : names) {
-    const fs::path path = directory / name;
-    if (index && !fs::exists(path)) {
-      report(path.string(), fmt::format("shard is missing, but {} names it", kIndexName));
-      continue;
-    }
+  std::vector<std::unique_ptr<SafetensorsFile>> opened(names.size());  // none: broken or missing
+  std::vector<std::optional<Error>> failures(names.size());
+  ThreadPool(0).parallel_for(static_cast<int64_t>(names.size()), [&](int64_t i) {
+    const auto at = static_cast<size_t>(i);
+    const fs::path path = directory / names[at];
     try {
-      files_.push_back(std::make_unique<SafetensorsFile>(path));
-      opened.emplace(name, files_.back().get());
-      count += files_.back()->tensors().size();
+      if (index && !fs::exists(path))
+        throw Error(ErrorKind::kInput, path.string(),
+                    fmt::format("shard is missing, but {} names it", kIndexName));
+      opened[at] = std::make_unique<SafetensorsFile>(path);
     } catch (const Error& error) {
-      if (problems == nullptr) throw;
-      problems->push_back(error);
+      failures[at] = error;
+    } catch (const std::exception& error) {  // memory, permissions
+      failures[at] = Error(ErrorKind::kResource, path.string(), error.what());
     }
+  });
+  std::map<std::string, const SafetensorsFile*, std::less<>> by_file_name;
+  size_t count = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (failures[i]) report(*failures[i]);
+    if (opened[i] == nullptr) continue;
+    by_file_name.emplace(names[i], opened[i].get());
+    count += opened[i]->tensors().size();
+    files_.push_back(std::move(opened[i]));
   }
 
   // The tensors: by the index, or all.
-  by_name_.reserve(count);
+  tensors_.reserve(count);
   if (index) {
     const std::string* last_name = nullptr;
     const SafetensorsFile* last_file = nullptr;
     index->root().get("weight_map").for_each_member([&](std::string_view name, const Json& value) {
       if (last_name == nullptr || *last_name != value.string()) {
-        const auto found = opened.find(value.string());
-        if (found == opened.end()) return;  // reported above
+        const auto found = by_file_name.find(value.string());
+        if (found == by_file_name.end()) return;  // reported above
         last_name = &found->first;
         last_file = found->second;
       }
       if (const StoredTensor* tensor = last_file->find(name))
-        by_name_.emplace(tensor->name, tensor);
+        tensors_.push_back(tensor);
       else
-        report(
-            last_file->file().path().string(),
-            fmt::format("tensor {} is missing, but {} says it is in this file", name, kIndexName));
+        report(Error(
+            ErrorKind::kInput, last_file->file().path().string(),
+            fmt::format("tensor {} is missing, but {} says it is in this file", name, kIndexName)));
     });
-    for (const auto& file : files_)
-      for (const StoredTensor& tensor : file->tensors())
-        if (!by_name_.count(tensor.name))
-          report(file->file().path().string(),
-                 fmt::format("tensor {} is not in {}: index and shards are not of one checkpoint",
-                             tensor.name, kIndexName));
   } else {
     for (const auto& file : files_)
-      for (const StoredTensor& tensor : file->tensors())
-        if (const auto [other, is_new] = by_name_.emplace(tensor.name, &tensor); !is_new)
-          report(file->file().path().string(),
-                 fmt::format("tensor {} is also in {}; an index would say which one counts",
-                             tensor.name, other->second->file->path().filename().string()));
+      for (const StoredTensor& tensor : file->tensors()) tensors_.push_back(&tensor);
   }
+  std::stable_sort(tensors_.begin(), tensors_.end(),
+                   [](const StoredTensor* a, const StoredTensor* b) { return a->name < b->name; });
+  const auto is_same_name = [](const StoredTensor* a, const StoredTensor* b) {
+    return a->name == b->name;
+  };
+  for (size_t i = 1; i < tensors_.size(); ++i)
+    if (is_same_name(tensors_[i - 1], tensors_[i]))
+      report(
+          Error(ErrorKind::kInput, tensors_[i]->file->path().string(),
+                fmt::format("tensor {} is also in {}; an index would say which one counts",
+                            tensors_[i]->name, tensors_[i - 1]->file->path().filename().string())));
+  tensors_.erase(std::unique(tensors_.begin(), tensors_.end(), is_same_name), tensors_.end());
+  fill_table();
 
-  tensors_.reserve(by_name_.size());
-  for (const auto& [name, tensor] : by_name_) tensors_.push_back(tensor);
-  std::sort(tensors_.begin(), tensors_.end(),
-            [](const StoredTensor* a, const StoredTensor* b) { return a->name < b->name; });
+  if (index && tensors_.size() < count)
+    for (const auto& file : files_)
+      for (const StoredTensor& tensor : file->tensors())
+        if (find(tensor.name) == nullptr)
+          report(Error(ErrorKind::kInput, file->file().path().string(),
+                       fmt::format("tensor {} is not in {}: index and shards are not of one "
+                                   "checkpoint",
+                                   tensor.name, kIndexName)));
+}
+
+void Checkpoint::fill_table() {
+  size_t size = 16;
+  while (size < 2 * tensors_.size()) size *= 2;
+  table_.assign(size, {});
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const size_t hash = std::hash<std::string_view>()(tensors_[i]->name);
+    size_t slot = hash & (size - 1);
+    while (table_[slot].tensor >= 0) slot = (slot + 1) & (size - 1);
+    table_[slot] = {static_cast<uint32_t>(hash >> 32), static_cast<int32_t>(i)};
+  }
 }
 
 const StoredTensor* Checkpoint::find(std::string_view name) const {
-  const auto found = by_name_.find(name);
-  return found == by_name_.end() ? nullptr : found->second;
+  const size_t hash = std::hash<std::string_view>()(name);
+  const auto tag = static_cast<uint32_t>(hash >> 32);
+  for (size_t slot = hash & (table_.size() - 1); table_[slot].tensor >= 0;
+       slot = (slot + 1) & (table_.size() - 1)) {
+    if (table_[slot].tag != tag) continue;
+    const StoredTensor* tensor = tensors_[static_cast<size_t>(table_[slot].tensor)];
+    if (tensor->name == name) return tensor;
+  }
+  return nullptr;
 }
 
 const StoredTensor& Checkpoint::get(std::string_view name) const {

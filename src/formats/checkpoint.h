@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <memory>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "formats/safetensors.h"
@@ -35,7 +34,16 @@ class Checkpoint {
   std::filesystem::path directory_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::vector<const StoredTensor*> tensors_;
-  std::unordered_map<std::string_view, const StoredTensor*> by_name_;
+
+  // A hash table of indices into tensors_, twice as large as needed, probed in order. An index of
+  // -1 is a free slot. Loading asks for many names that are not there; tags answer that in one
+  // look.
+  struct Slot {
+    uint32_t tag = 0;  // the upper half of the hash
+    int32_t tensor = -1;
+  };
+  void fill_table();
+  std::vector<Slot> table_;
 };
 
 }  // namespace halfbyte
