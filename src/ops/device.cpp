@@ -34,7 +34,8 @@ std::vector<std::string> available_devices() {
 }
 
 std::unique_ptr<Device> open_device(std::string_view name, const DeviceOptions& options) {
-  if (name == "auto" || name == "cpu") name = available_devices().back();
+  const std::string best = available_devices().back();
+  if (name == "auto" || name == "cpu") name = best;
   for (const Entry& entry : kDevices) {
     if (name != entry.name) continue;
     if (!entry.available())
