@@ -11,6 +11,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", HALFBYTE_VERSION);
   // COMMANDS (one line each, in the order of --help)
+  halfbyte::add_run_command(app);
+  halfbyte::add_compare_command(app);
   halfbyte::add_inspect_command(app);
   halfbyte::add_logits_command(app);
   halfbyte::add_convert_command(app);

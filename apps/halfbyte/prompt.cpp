@@ -1,0 +1,40 @@
+#include "prompt.h"
+
+#include <fmt/format.h>
+
+#include "halfbyte/error.h"
+
+namespace halfbyte {
+
+std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& directory,
+                                          const ModelConfig& config) {
+  if (!Tokenizer::is_in(directory)) return nullptr;
+  auto tokenizer = std::make_unique<Tokenizer>(directory);
+  if (tokenizer->vocab_size() > config.vocab_size)
+    throw Error(ErrorKind::kInput, (directory / "tiktoken.model").string(),
+                fmt::format("has {} ids with the reserved ones, the model's vocabulary {}",
+                            tokenizer->vocab_size(), config.vocab_size));
+  return tokenizer;
+}
+
+std::vector<int32_t> encode_prompt(const Tokenizer* tokenizer, std::string_view text,
+                                   const std::string& where) {
+  if (tokenizer == nullptr)
+    throw Error(ErrorKind::kInput, where,
+                "text needs a tokenizer, and the model's directory has no tiktoken.model; token "
+                "ids work");
+  if (text.empty()) throw Error(ErrorKind::kInput, where, "is empty");
+  return tokenizer->encode(text);
+}
+
+void check_ids(const std::vector<int64_t>& ids, const ModelConfig& config,
+               const std::string& where) {
+  if (ids.empty()) throw Error(ErrorKind::kInput, where, "is empty, expected token ids");
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= config.vocab_size)
+      throw Error(ErrorKind::kInput, where,
+                  fmt::format("id {} at place {} is outside the vocabulary, expected 0 to {}",
+                              ids[i], i, config.vocab_size - 1));
+}
+
+}  // namespace halfbyte
