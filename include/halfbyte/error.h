@@ -7,7 +7,6 @@
 
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace halfbyte {
 
@@ -20,11 +19,8 @@ enum class ErrorKind {
 
 class Error : public std::runtime_error {
  public:
-  Error(ErrorKind kind, std::string where, std::string message)
-      : std::runtime_error(where.empty() ? message : where + ": " + message),
-        kind_(kind),
-        where_(std::move(where)),
-        message_(std::move(message)) {}
+  // Control characters, which names out of files may hold, become '?'.
+  Error(ErrorKind kind, std::string where, std::string message);
 
   ErrorKind kind() const { return kind_; }
   const std::string& where() const { return where_; }
