@@ -87,20 +87,22 @@ Checkpoint::Checkpoint(const fs::path& directory, std::vector<Error>* problems)
   // The files, each checked by itself.
   std::vector<std::unique_ptr<SafetensorsFile>> opened(names.size());  // none: broken or missing
   std::vector<std::optional<Error>> failures(names.size());
-  ThreadPool(0).parallel_for(static_cast<int64_t>(names.size()), [&](int64_t i) {
-    const auto at = static_cast<size_t>(i);
-    const fs::path path = directory / names[at];
-    try {
-      if (index && !fs::exists(path))
-        throw Error(ErrorKind::kInput, path.string(),
-                    fmt::format("shard is missing, but {} names it", kIndexName));
-      opened[at] = std::make_unique<SafetensorsFile>(path);
-    } catch (const Error& error) {
-      failures[at] = error;
-    } catch (const std::exception& error) {  // memory, permissions
-      failures[at] = Error(ErrorKind::kResource, path.string(), error.what());
-    }
-  });
+  const auto threads = std::min(static_cast<size_t>(usable_processors()), names.size());
+  ThreadPool(static_cast<int>(threads))
+      .parallel_for(static_cast<int64_t>(names.size()), [&](int64_t i) {
+        const auto at = static_cast<size_t>(i);
+        const fs::path path = directory / names[at];
+        try {
+          if (index && !fs::exists(path))
+            throw Error(ErrorKind::kInput, path.string(),
+                        fmt::format("shard is missing, but {} names it", kIndexName));
+          opened[at] = std::make_unique<SafetensorsFile>(path);
+        } catch (const Error& error) {
+          failures[at] = error;
+        } catch (const std::exception& error) {  // memory, permissions
+          failures[at] = Error(ErrorKind::kResource, path.string(), error.what());
+        }
+      });
   std::map<std::string, const SafetensorsFile*, std::less<>> by_file_name;
   size_t count = 0;
   for (size_t i = 0; i < names.size(); ++i) {

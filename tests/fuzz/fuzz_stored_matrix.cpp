@@ -18,7 +18,10 @@ namespace {
 
 const std::filesystem::path& directory() {
   static const std::filesystem::path path = [] {
-    std::string pattern = (std::filesystem::temp_directory_path() / "fuzz_XXXXXX").string();
+    const bool in_memory = std::filesystem::is_directory("/dev/shm");
+    const std::filesystem::path parent =
+        in_memory ? "/dev/shm" : std::filesystem::temp_directory_path();
+    std::string pattern = (parent / "fuzz_XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) std::abort();
     std::atexit([] { std::filesystem::remove_all(directory()); });
     return std::filesystem::path(pattern);
