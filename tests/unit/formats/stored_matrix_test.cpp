@@ -229,7 +229,7 @@ TEST_F(StoredMatrix, FindsBadScales) {
 }
 
 TEST_F(StoredMatrix, CountsEveryByteWhereverItLies) {
-  // All 256 codes at every residue of the loop's 64 lanes and 255 rounds.
+  // All 256 codes in every lane and round of the loop.
   std::string bytes;
   for (int i = 0; i < 256 * 97; ++i) bytes += static_cast<char>(i * 7);
   MatrixView view;
