@@ -436,14 +436,15 @@ void check_room(const fs::path& directory, int64_t bytes) {
         fmt::format("has room for {} bytes, the converted checkpoint needs {}", available, bytes));
 }
 
-std::string index_json(std::vector<std::pair<std::string, std::string>> shard_of_tensor,
-                       int64_t total_bytes) {
+std::string index_json(std::vector<std::pair<std::string, size_t>> shard_of_tensor,
+                       size_t num_shards, int64_t total_bytes) {
   std::ranges::sort(shard_of_tensor);
   std::string text =
       fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{", total_bytes);
   const char* comma = "\n";
   for (const auto& [tensor, shard] : shard_of_tensor) {
-    text += fmt::format("{}    {}: \"{}\"", comma, nlohmann::json(tensor).dump(), shard);
+    text += fmt::format("{}    {}: \"{}\"", comma, nlohmann::json(tensor).dump(),
+                        shard_name(shard, num_shards));
     comma = ",\n";
   }
   return text + "\n  }\n}\n";
@@ -468,18 +469,18 @@ ConvertReport convert_checkpoint(const fs::path& in, const fs::path& out,
   check_room(directory.path(), report.written_bytes);
 
   Conversion conversion(recipe, options, report);
-  std::vector<std::pair<std::string, std::string>> shard_of_tensor;
+  std::vector<std::pair<std::string, size_t>> shard_of_tensor;
   for (size_t s = 0; s < shards.size(); ++s) {
     const std::string name = shard_name(s, shards.size());
     ShardFile file(directory.path() / name, recipe, shards[s]);
     for (size_t u = shards[s].begin; u < shards[s].end; ++u) conversion.convert(u, file);
     file.commit();
-    for (const auto& tensor : file.tensors()) shard_of_tensor.emplace_back(tensor.name, name);
+    for (const auto& tensor : file.tensors()) shard_of_tensor.emplace_back(tensor.name, s);
   }
 
   copy_companions(in, directory.path());
   write_text(directory.path() / "model.safetensors.index.json",
-             index_json(std::move(shard_of_tensor), report.written_bytes));
+             index_json(std::move(shard_of_tensor), shards.size(), report.written_bytes));
   write_text(directory.path() / "hf_quant_config.json", config.hf_quant_config_json);
   write_text(directory.path() / "config.json", config.config_json);
   directory.commit();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -46,6 +47,28 @@ class ErrorSearch {
   void start(const float* x, float global_scale) {
     kernels().transpose_magnitudes(x, blocks(), global_scale, t_.data());
     least_.assign(least_.size(), std::numeric_limits<float>::infinity());
+  }
+
+  // Scales that can win: [first, last] holds the best of all 126 for every block of the row.
+  struct Range {
+    int first = 1, last = kLastScale;
+  };
+  // `plain` are any scales. A scale v below this range saturates the largest element t of each
+  // block so much that (t - 6 v)^2 alone exceeds the plain scale's error; from v = 4 t on every
+  // code is 0, and the error stays what it was.
+  Range promising(const float* x, float global_scale, const uint8_t* plain) {
+    for (size_t g = 0; g < scale_.size(); ++g) scale_[g] = kE4m3Values[plain[g]];
+    kernels().squared_errors(t_.data(), scale_.data(), blocks(), errors_.data());
+    float low = kE4m3Max, high = 0;
+    for (size_t g = 0; g < scale_.size(); ++g) {
+      const float largest = max_magnitude(x + g * 16, 16) / global_scale;
+      if (largest == 0) continue;  // any scale will do
+      low = std::min(low, (largest - std::sqrt(errors_[g])) / kE2m1Max);
+      high = std::max(high, 4 * largest);
+    }
+    // One code further on each side: more than all roundings here.
+    return {std::max(float_to_e4m3(std::max(low, kE4m3Min)) - 1, 1),
+            std::min(float_to_e4m3(high) + 1, kLastScale)};
   }
 
   // Takes candidates[g] for scales[g] where its error is smaller than the least so far.
@@ -98,7 +121,8 @@ void quantize(const T* values, int64_t rows, int64_t cols, float global_scale, S
     } else if (choice == ScaleChoice::kMse) {
       plain.assign(scales, scales + blocks);
       search.start(x, global_scale);
-      for (int code = 1; code <= kLastScale; ++code) {
+      const auto range = search.promising(x, global_scale, plain.data());
+      for (int code = range.first; code <= range.last; ++code) {
         candidates.assign(candidates.size(), static_cast<uint8_t>(code));
         search.offer(candidates.data(), scales);
       }
