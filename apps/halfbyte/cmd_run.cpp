@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
@@ -11,6 +12,8 @@
 #include "halfbyte/error.h"
 #include "model/generate.h"
 #include "prompt.h"
+#include "text/chat.h"
+#include "text/chat_parser.h"
 
 namespace halfbyte {
 
@@ -23,30 +26,77 @@ struct Options {
   std::string device = "auto";
   DeviceOptions device_options;
   GenerateOptions generate;
+  bool chat = false;
+  bool no_thinking = false;
 };
 
-// Text where there is a tokenizer, else ids with commas between them.
-class Printer {
+// Where generated tokens go.
+class Output {
  public:
-  explicit Printer(const Tokenizer* tokenizer) {
-    if (tokenizer != nullptr)
-      text_ = std::make_unique<TokenStream>(*tokenizer,
-                                            Tokenizer::DecodeOptions{.skip_special_tokens = true});
-  }
-  void token(int32_t id) {
-    if (text_ != nullptr)
-      fmt::print("{}", text_->push(id));
-    else
-      fmt::print("{}{}", first_ ? "" : ",", id);
-    first_ = false;
+  virtual ~Output() = default;
+  virtual void token(int32_t id) = 0;
+  virtual void end() = 0;
+};
+
+// Without a tokenizer: ids, with commas between them.
+class IdOutput : public Output {
+ public:
+  void token(int32_t id) override {
+    fmt::print("{}{}", first_ ? "" : ",", id);
     std::fflush(stdout);
+    first_ = false;
   }
-  void end() { fmt::print("{}\n", text_ != nullptr ? text_->finish() : ""); }
+  void end() override { fmt::print("\n"); }
 
  private:
-  std::unique_ptr<TokenStream> text_;
   bool first_ = true;
 };
+
+class TextOutput : public Output {
+ public:
+  explicit TextOutput(const Tokenizer& tokenizer)
+      : stream_(tokenizer, {.skip_special_tokens = true}) {}
+  void token(int32_t id) override {
+    fmt::print("{}", stream_.push(id));
+    std::fflush(stdout);
+  }
+  void end() override { fmt::print("{}\n", stream_.finish()); }
+
+ private:
+  TokenStream stream_;
+};
+
+// The answer; reasoning goes to the standard error.
+class ChatOutput : public Output {
+ public:
+  ChatOutput(const Tokenizer& tokenizer, bool thinking) : parser_(tokenizer, thinking) {}
+  void token(int32_t id) override { print(parser_.push(id)); }
+  void end() override {
+    print(parser_.finish());
+    fmt::print("\n");
+  }
+
+ private:
+  void print(const ChatDelta& delta) {
+    fmt::print(stderr, "{}", delta.reasoning);
+    reasoned_ |= !delta.reasoning.empty();
+    if (!delta.content.empty() && std::exchange(reasoned_, false)) fmt::print(stderr, "\n\n");
+    fmt::print("{}", delta.content);
+    std::fflush(stdout);
+  }
+
+  ChatParser parser_;
+  bool reasoned_ = false;  // and nothing has been answered since
+};
+
+// One message of the user, with the model's own defaults.
+ChatRequest conversation(const Options& options, const ChatFormat& format) {
+  ChatRequest request;
+  request.messages.push_back({.role = "user", .content = {options.prompt}});
+  request.thinking = format.thinking() && !options.no_thinking;
+  request.effort = format.effort();
+  return request;
+}
 
 std::string speed(int64_t tokens, double seconds) {
   if (tokens == 0 || seconds <= 0) return "-";
@@ -56,26 +106,39 @@ std::string speed(int64_t tokens, double seconds) {
 void run(Options options, const CLI::App& command) {
   if ((command.count("--prompt") > 0) == (command.count("--ids") > 0))
     throw Error(ErrorKind::kInput, "run", "one of --prompt and --ids is needed, not both");
+  if ((options.chat || options.no_thinking) && (!options.chat || command.count("--ids") > 0))
+    throw Error(ErrorKind::kInput, "run",
+                "--chat goes with --prompt, and --no-thinking with --chat");
   check_sampling(options.generate.sampling);
 
   const std::filesystem::path directory = options.model_path;
   const ModelConfig config = read_model_config(directory);
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(directory, config);
   std::vector<int32_t> prompt;
-  if (command.count("--prompt") > 0) {
+  std::unique_ptr<Output> output;
+  if (options.chat) {
+    const ChatFormat format = ChatFormat::from_directory(directory);
+    const ChatRequest request = conversation(options, format);
+    encode_prompt(tokenizer.get(), options.prompt, "--prompt");  // refused as any other text
+    prompt = encode_chat(chat_segments(request, format), *tokenizer);
+    output = std::make_unique<ChatOutput>(*tokenizer, request.thinking);
+  } else if (command.count("--prompt") > 0) {
     prompt = encode_prompt(tokenizer.get(), options.prompt, "--prompt");
   } else {
     check_ids(options.ids, config, "--ids");
     prompt.assign(options.ids.begin(), options.ids.end());
   }
+  if (output == nullptr && tokenizer != nullptr)
+    output = std::make_unique<TextOutput>(*tokenizer);
+  else if (output == nullptr)
+    output = std::make_unique<IdOutput>();
   options.generate.stop_tokens = read_stop_tokens(directory, config);
 
   const std::unique_ptr<Device> device = open_device(options.device, options.device_options);
   const std::unique_ptr<Model> model = Model::open(directory, *device);
-  Printer printer(tokenizer.get());
   const GenerateStats stats =
-      generate(*model, prompt, options.generate, [&](int32_t id) { printer.token(id); });
-  printer.end();
+      generate(*model, prompt, options.generate, [&](int32_t id) { output->token(id); });
+  output->end();
   fmt::print(stderr, "prompt {} tokens, {}; decode {} tokens, {}; {}\n", stats.prompt_tokens,
              speed(stats.prompt_tokens, stats.prompt_seconds), stats.new_tokens,
              speed(stats.decode_steps, stats.decode_seconds), device->describe());
@@ -90,6 +153,9 @@ void add_run_command(CLI::App& app) {
   command->add_option("--model-path", options->model_path, "Checkpoint directory")->required();
   command->add_option("--prompt", options->prompt, "The prompt, as text");
   command->add_option("--ids", options->ids, "The prompt, as token ids: 1,2,3")->delimiter(',');
+  command->add_flag("--chat", options->chat,
+                    "The prompt is a message to the model, the output its answer");
+  command->add_flag("--no-thinking", options->no_thinking, "With --chat: answer at once");
   command
       ->add_option("--max-new-tokens", options->generate.max_new_tokens,
                    "Stop after so many tokens")
@@ -111,11 +177,13 @@ void add_run_command(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->footer(
-      "Text (or token ids, where the directory has no tokenizer) goes to the standard output, the "
-      "speed to\nstandard error.\n\n"
+      "Text (or token ids, where the directory has no tokenizer) goes to the standard output; "
+      "speed, "
+      "and what\na model thinks before it answers, to the standard error.\n\n"
       "Examples:\n"
       "  halfbyte run --model-path DIR --prompt 'Once upon a time' --max-new-tokens 200\n"
       "  halfbyte run --model-path DIR --prompt 'Hi' --temperature 0.8 --top-p 0.95 --seed 7\n"
+      "  halfbyte run --model-path DIR --chat --prompt 'What is the capital of France?'\n"
       "  halfbyte run --model-path tests/golden/k3-tiny-bf16 --ids 1,17,42 --device ref");
   command->callback([options, command] { run(*options, *command); });
 }

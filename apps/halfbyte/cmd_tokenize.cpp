@@ -38,6 +38,7 @@ void tokenize(const Options& options, const CLI::App& command) {
     throw Error(ErrorKind::kInput, "tokenize",
                 "one of --text, --stdin, --json-lines and --decode is needed");
   const Tokenizer tokenizer{std::filesystem::path(options.model_path)};
+  std::ios::sync_with_stdio(false);
 
   if (options.json_lines) {
     int64_t number = 0;

@@ -264,6 +264,11 @@ std::vector<ChatSegment> chat_segments(const ChatRequest& request, const ChatFor
 
 std::vector<int32_t> encode_chat(const std::vector<ChatSegment>& segments,
                                  const Tokenizer& tokenizer) {
+  if (tokenizer.find_special("<|im_middle|>"))
+    throw Error(
+        ErrorKind::kUnsupported, "chat",
+        "this tokenizer has the chat tokens of Kimi-K2 (<|im_middle|>); only the encoding of "
+        "Kimi-K3 is supported, plain prompts work");
   std::vector<int32_t> ids;
   for (const ChatSegment& segment : segments) {
     if (segment.control) {

@@ -32,13 +32,13 @@ struct ChatToolCall {
 
 struct ChatMessage {
   std::string role;  // user, system, assistant, tool
-  std::optional<std::string> name;
-  std::vector<std::string> content;      // its text parts, each a segment; usually one
-  std::string reasoning;                 // assistant
-  std::vector<ChatToolCall> tool_calls;  // assistant
-  std::string tool_call_id;              // tool: which call it answers; empty: unknown
-  std::optional<std::string> tool;       // tool: whose answer it is, where no call says so
-  std::string tools;                     // system: JSON of tools added here, in place of content
+  std::optional<std::string> name = {};
+  std::vector<std::string> content = {};      // its text parts, each a segment; usually one
+  std::string reasoning = {};                 // assistant
+  std::vector<ChatToolCall> tool_calls = {};  // assistant
+  std::string tool_call_id = {};              // tool: which call it answers; empty: unknown
+  std::optional<std::string> tool = {};       // tool: whose answer it is, where no call says so
+  std::string tools = {};                     // system: JSON of tools added here, no content then
 };
 
 enum class ToolChoice { kAuto, kRequired, kNone };
@@ -64,7 +64,9 @@ struct ChatSegment {
 // Throws Error{kInput} that names the message and field, or the fixed text that is missing.
 std::vector<ChatSegment> chat_segments(const ChatRequest& request, const ChatFormat& format);
 
-// Throws Error{kInput} when the tokenizer lacks a control token, or a segment is not UTF-8.
+// Throws Error{kInput} when the tokenizer lacks a control token or a segment is not UTF-8, and
+// Error{kUnsupported} for a tokenizer with the chat tokens of Kimi-K2 and Kimi-Linear, whose
+// encoding is another one.
 std::vector<int32_t> encode_chat(const std::vector<ChatSegment>& segments,
                                  const Tokenizer& tokenizer);
 

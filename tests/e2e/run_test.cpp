@@ -125,6 +125,40 @@ TEST_F(WithTokenizer, TextThatIsEmptyOrNotUtf8IsRefused) {
   expect_refused({"run", "--model-path", path, "--prompt", "a\xFF"}, "is not UTF-8: byte 0xFF");
 }
 
+TEST_F(WithTokenizer, ChatWrapsThePromptAndShowsTheAnswer) {
+  const std::string path = directory.path().string();
+  const Words chat = {"run", "--model-path", path, "--device", "ref", "--chat", "--prompt", "Hi"};
+  expect_refused(chat, "the text thinking_effort_max is needed");
+  write_text(directory / "chat_format.json", R"({"effort": null})");
+  expect_refused(chat, "<|open|> is missing");
+  write_text(directory / "tokenizer_config.json", R"({"added_tokens_decoder": {
+    "258": {"content": "<|end_of_msg|>"}, "259": {"content": "<|open|>", "special": false},
+    "260": {"content": "<|close|>", "special": false},
+    "261": {"content": "<|sep|>", "special": false}}})");
+  const std::string prompt =
+      "<|open|>message role=\"user\"<|sep|>Hi<|close|>message<|sep|><|end_of_msg|>"
+      "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>";
+  const std::string ids =
+      run_halfbyte({"tokenize", "--model-path", path, "--specials", "--text", prompt}).out;
+  const size_t tokens = static_cast<size_t>(std::count(ids.begin(), ids.end(), ',')) + 1;
+  const ProcessResult result = run_halfbyte(chat);
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.err.find(fmt::format("prompt {} tokens", tokens)), std::string::npos)
+      << result.err;
+
+  // Without thinking the same prompt ends in `response`, and all text is answer.
+  Words plain = chat;
+  plain.push_back("--no-thinking");
+  const ProcessResult answer = run_halfbyte(plain);
+  EXPECT_NE(answer.err.find(fmt::format("prompt {} tokens", tokens + 3)), std::string::npos);
+  EXPECT_TRUE(answer.err.starts_with("prompt ")) << "no reasoning";
+  EXPECT_GT(answer.out.size(), 1u);
+  expect_refused({"run", "--model-path", path, "--chat", "--ids", "1"},
+                 "--chat goes with --prompt");
+  expect_refused({"run", "--model-path", path, "--no-thinking", "--ids", "1"},
+                 "--no-thinking with");
+}
+
 TEST(RunCommand, ATokenizerLargerThanTheModelIsRefused) {
   const TempDirectory directory;
   for (const auto& entry : std::filesystem::directory_iterator(kModel))

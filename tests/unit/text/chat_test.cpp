@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "halfbyte/error.h"
 
 namespace halfbyte {
@@ -274,6 +275,20 @@ TEST(Chat, UserTextCannotForgeStructure) {
             structure(plain({honest, honest_calls, result("a", "x")})));
   // Teeth: the same attack as a control segment would be structure.
   EXPECT_NE(tokenizer.encode_with_specials(attack), tokenizer.encode(attack));
+}
+
+TEST(Chat, TheTokensOfKimiK2AreRefusedByName) {
+  const std::string file = read_text(HALFBYTE_TEST_DATA "/tokenizer/tiktoken.model");
+  BytePairEncoding ranks = BytePairEncoding::parse(file, "tiktoken.model");
+  const int32_t base = ranks.size();
+  const Tokenizer k2(std::move(ranks), {{base + 17, {"<|im_middle|>", true}}});
+  try {
+    encode_chat(chat_segments(plain({said("user", "x")}), format()), k2);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("<|im_middle|>"), std::string::npos);
+  }
 }
 
 TEST(ChatK3, OneUserMessageIsNinetyFiveTokens) {
