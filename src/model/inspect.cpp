@@ -210,7 +210,7 @@ class Inspector {
       group.scales += finding.scales;
       if (!finding.format) continue;
       if (entry.role == TensorRole::kExpert) add_expert(i, place);
-      compare_with_claim(entry, place, finding, group);
+      compare_with_claim(entry, finding, group);
     }
     const auto order = [](const TensorGroup& group) {
       return std::find(std::begin(kGroups), std::end(kGroups), group.name);
@@ -247,20 +247,13 @@ class Inspector {
         std::max(result_.gate_up_largest_ratio, std::max(ratio, 1 / ratio));
   }
 
-  // Configs speak of the experts of a layer together, so the first stands for all.
-  void compare_with_claim(const RosterEntry& entry, const Place& place, const Finding& finding,
-                          TensorGroup& group) {
-    if (!quant_.present()) return;
-    if (entry.role == TensorRole::kExpert &&
-        place.rest.find(".experts.0.") == std::string_view::npos)
-      return;
+  void compare_with_claim(const RosterEntry& entry, const Finding& finding, TensorGroup& group) {
+    if (!quant_.present() || !is_compared(entry)) return;
     collect([&] {
-      const QuantClaim claim = quant_.claim_for(entry.name);
+      const QuantClaim claim = check_claim(quant_, entry, *finding.format);
       std::string claimed = claim.format ? name_of(*claim.format) : "none";
       if (group.claimed != "-" && group.claimed != claimed) claimed = "mixed";
       group.claimed = std::move(claimed);
-      if (const auto contradiction = find_contradiction(claim, *finding.format))
-        throw Error(ErrorKind::kInput, entry.name, *contradiction);
     });
   }
 

@@ -210,6 +210,18 @@ void check_entry(const Checkpoint& checkpoint, const RosterEntry& entry) {
     check_plain(checkpoint.get(entry.name), entry);
 }
 
+bool is_compared(const RosterEntry& entry) {
+  return entry.role == TensorRole::kMatrix ||
+         (entry.role == TensorRole::kExpert && entry.name.find(".experts.0.") != std::string::npos);
+}
+
+QuantClaim check_claim(const QuantConfig& claims, const RosterEntry& entry, WeightFormat stored) {
+  QuantClaim claim = claims.claim_for(entry.name);
+  if (const auto contradiction = find_contradiction(claim, stored))
+    throw Error(ErrorKind::kInput, entry.name, *contradiction);
+  return claim;
+}
+
 std::vector<UnreadTensor> unread_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                                          const std::vector<RosterEntry>& roster) {
   std::unordered_map<std::string_view, TensorRole> wanted;
@@ -253,9 +265,17 @@ Error unknown_tensor_error(const StoredTensor& tensor) {
 void check_roster(const Checkpoint& checkpoint, const ModelConfig& config,
                   const std::function<void(const Error&)>& report) {
   const std::vector<RosterEntry> roster = make_roster(config, name_prefix(checkpoint));
+  QuantConfig claims;
+  try {
+    claims = QuantConfig::from_directory(checkpoint.directory());
+  } catch (const Error& error) {
+    report(error);
+  }
   for (const RosterEntry& entry : roster) {
     try {
       check_entry(checkpoint, entry);
+      if (claims.present() && is_compared(entry))
+        check_claim(claims, entry, find_matrix(checkpoint, entry.name)->format);
     } catch (const Error& error) {
       report(error);
     }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "formats/checkpoint.h"
+#include "formats/quant_config.h"
 #include "model/config.h"
 
 namespace halfbyte {
@@ -43,6 +44,11 @@ std::string expert_module(int layer, int expert, const char* which);  // "w1", "
 // Throws Error if what `entry` asks for is missing or has another shape or dtype. Looks at shapes,
 // dtypes and global scales, not at values.
 void check_entry(const Checkpoint& checkpoint, const RosterEntry& entry);
+
+// Throws Error if the configs claim another format than `stored`, the one of the entry's matrix.
+// Configs speak of the experts of a layer together, so only the first is compared: is_compared.
+bool is_compared(const RosterEntry& entry);
+QuantClaim check_claim(const QuantConfig& claims, const RosterEntry& entry, WeightFormat stored);
 
 // Tensors that no entry reads. Scales of activations belong to the matrix they stand beside, and
 // are not among them.

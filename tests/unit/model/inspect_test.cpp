@@ -8,6 +8,8 @@
 
 #include "base/file.h"
 #include "formats/checkpoint.h"
+#include "halfbyte/device.h"
+#include "model/model.h"
 #include "support/craft.h"
 #include "support/temp_directory.h"
 
@@ -250,6 +252,31 @@ TEST(Inspect, ExpertsOfALayerMustBeStoredAlike) {
   EXPECT_NE(model.reasons().find(kExpert + "w2: is stored as bf16, expected nvfp4 as the first"),
             std::string::npos)
       << model.reasons();
+}
+
+// What inspect refuses without reading values, loading refuses before it starts, in the same words.
+TEST(Inspect, LoadingRefusesTheSame) {
+  const auto compare = [](const std::string& name, const auto& edit) {
+    EditedModel model(name);
+    edit(model);
+    const Inspection inspection = model.inspect();
+    const auto device = open_device("ref");
+    const std::string message = message_of([&] { Model::open(model.directory.path(), *device); });
+    EXPECT_EQ(message, inspection.problems.empty() ? "" : inspection.problems[0].what());
+    return message;
+  };
+  EXPECT_EQ(compare("k3-tiny-nvfp4", [](EditedModel&) {}), "");
+  EXPECT_NE(compare("k3-tiny-nvfp4",
+                    [](EditedModel& m) { m.config["quantization_config"]["quant_algo"] = "FP3"; }),
+            "");
+  EXPECT_NE(compare("k3-tiny-nvfp4",
+                    [](EditedModel& m) {
+                      auto& layers = m.config["quantization_config"]["quantized_layers"];
+                      layers["language_model.lm_head"]["quant_algo"] = "NVFP4";
+                      m.config["quantization_config"]["exclude_modules"].clear();
+                    }),
+            "");
+  EXPECT_NE(compare("k3-tiny-bf16", [](EditedModel& m) { m.erase(kExpert + "w1.weight"); }), "");
 }
 
 TEST(Inspect, WithoutAConfigItStillSaysWhatIsThere) {
