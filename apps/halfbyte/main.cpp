@@ -17,6 +17,8 @@ int main(int argc, char** argv) {
   halfbyte::add_logits_command(app);
   halfbyte::add_convert_command(app);
   halfbyte::add_tokenize_command(app);
+  halfbyte::add_moe_command(app);
+  halfbyte::add_bench_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

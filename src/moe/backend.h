@@ -10,6 +10,8 @@ namespace halfbyte {
 
 std::unique_ptr<MoePlan> plan_moe_ref(const MoeShape& shape, const MoeLimits& limits,
                                       Device& device);
+std::unique_ptr<MoePlan> plan_moe_cpu(const MoeShape& shape, const MoeLimits& limits,
+                                      Device& device);
 
 // Throws Error{kInput} that names the matrix, unless `expert` is what `shape` promises: format,
 // shapes, gate there or not, every scale; and `packed_bytes` what the layout needs.

@@ -31,8 +31,9 @@ const std::vector<WeightFormat> kEveryExpertFormat = {WeightFormat::kBf16, Weigh
                                                       WeightFormat::kMxfp4};
 
 // The activation guard. "auto" takes the first row that fits, so faster ones come first.
-const std::array<Backend, 1>& backends() {
-  static const std::array<Backend, 1> table = {{
+const std::array<Backend, 2>& backends() {
+  static const std::array<Backend, 2> table = {{
+      {"cpu", "cpu", kEveryActivation, kEveryExpertFormat, plan_moe_cpu},
       // NOTE: the definition reads host memory, so it also runs on any CPU device, when asked for.
       {"reference", "ref", kEveryActivation, kEveryExpertFormat, plan_moe_ref},
   }};

@@ -98,6 +98,10 @@ CpuDevice::CpuDevice(SimdLevel level, const DeviceOptions& options, const OpsFac
 
 CpuDevice::~CpuDevice() = default;
 
+void CpuDevice::reserve_scratch(size_t bytes) {
+  if (bytes > scratch_.bytes()) scratch_ = allocate_host_memory(bytes);
+}
+
 std::string CpuDevice::name() const { return fmt::format("cpu.{}", name_of(level_)); }
 
 std::string CpuDevice::describe() const {

@@ -1,6 +1,7 @@
 // The CPU as a device: which instruction set, which threads, which memory.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,6 +37,11 @@ class CpuDevice : public Device {
   SimdLevel level() const { return level_; }
   ThreadPool& pool() { return pool_; }
 
+  // Memory that one operation at a time may use while it runs. `reserve_scratch` grows it, where
+  // something is loaded; what `scratch` returned before is then void.
+  void reserve_scratch(size_t bytes);
+  std::byte* scratch() const { return static_cast<std::byte*>(scratch_.data()); }
+
   std::string name() const override;
   std::string describe() const override;
   DType activation_dtype() const override { return DType::kBf16; }
@@ -48,6 +54,7 @@ class CpuDevice : public Device {
  private:
   SimdLevel level_;
   ThreadPool pool_;
+  Buffer scratch_;
   std::shared_ptr<Ops> ops_;
 };
 

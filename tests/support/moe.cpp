@@ -11,7 +11,12 @@
 
 namespace halfbyte::testing_moe {
 
-std::vector<std::string> device_names() { return {"ref"}; }
+std::vector<std::string> device_names() {
+  std::vector<std::string> names = {"ref"};
+  for (SimdLevel level : {SimdLevel::kScalar, SimdLevel::kAvx2, SimdLevel::kAvx512})
+    if (machine_has(level)) names.push_back(std::string("cpu.") + name_of(level));
+  return names;
+}
 
 std::string device_test_name(const ::testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;

@@ -15,7 +15,7 @@
 
 namespace halfbyte::testing_moe {
 
-// "ref": the backend "reference".
+// "ref" (the backend "reference") and "cpu.LEVEL" for every level that this machine has.
 std::vector<std::string> device_names();
 std::string device_test_name(const ::testing::TestParamInfo<std::string>& info);
 

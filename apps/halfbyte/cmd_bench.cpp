@@ -1,0 +1,186 @@
+// `halfbyte bench`: how near the kernels come to what this machine can do.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+#include "halfbyte/error.h"
+#include "moe/bench.h"
+
+namespace halfbyte {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct BenchArguments {
+  std::string what, shape = "k3", device = "cpu", weights;
+  BenchOptions options;
+  int experts = 0;
+  int threads = 0;
+  bool json = false;
+};
+
+WeightFormat parse_weights(const std::string& name) {
+  for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kFp8Block,
+                              WeightFormat::kNvfp4, WeightFormat::kMxfp4})
+    if (name == name_of(format)) return format;
+  throw Error(ErrorKind::kInput, "weights",
+              fmt::format("\"{}\": expected {}, {}, {} or {}", name, name_of(WeightFormat::kBf16),
+                          name_of(WeightFormat::kFp8Block), name_of(WeightFormat::kNvfp4),
+                          name_of(WeightFormat::kMxfp4)));
+}
+
+// Experts to hold: all, or as many as fit into this.
+constexpr double kWeightBytes = 640e6;
+
+int default_experts(const MoeShape& shape) {
+  const double matrices = shape.activation.gated() ? 3 : 2;
+  const double bits = shape.weights == WeightFormat::kBf16 ? 16 : 4.5;
+  const double expert_bytes = matrices * shape.hidden * shape.intermediate * bits / 8;
+  return std::clamp(static_cast<int>(kWeightBytes / expert_bytes),
+                    std::min(shape.num_experts, 2 * shape.top_k), shape.num_experts);
+}
+
+void print_table(const std::vector<BenchLine>& lines) {
+  fmt::print("{:>7} {:>10} {:>19} {:>8} {:>10} {:>8} {:>9} {:>9} {:>8}\n", "tokens", "ms",
+             "(p10 - p90)", "GB/s", "GFLOP/s", "probe", "% probe", "% peak", "% roof");
+  for (const BenchLine& line : lines) {
+    const double seconds = line.seconds.median;
+    fmt::print("{:>7} {:>10.3f} {:>19} {:>8.1f} {:>10.1f} {:>8.1f} {:>8.1f}% {:>8.1f}% {:>7.1f}%\n",
+               line.tokens, seconds * 1e3,
+               fmt::format("({:.3f} - {:.3f})", line.seconds.p10 * 1e3, line.seconds.p90 * 1e3),
+               line.bytes / seconds / 1e9, line.flops / seconds / 1e9, line.probe / 1e9,
+               line.of_probe * 100, line.flops / seconds / line.peak * 100, line.of_roof * 100);
+  }
+}
+
+void print_json(const BenchLine& line, const Device& device) {
+  ordered_json record;
+  record["bench"] = line.what;
+  record["shape"] = line.shape;
+  record["weights"] = line.weights;
+  record["tokens"] = line.tokens;
+  record["repetitions"] = line.repetitions;
+  record["seconds"] = line.seconds.median;
+  record["seconds_p10"] = line.seconds.p10;
+  record["seconds_p90"] = line.seconds.p90;
+  record["bytes"] = line.bytes;
+  record["flops"] = line.flops;
+  record["probe_bytes_per_s"] = line.probe;
+  record["peak_flops_per_s"] = line.peak;
+  record["share_of_probe"] = line.of_probe;
+  record["share_of_roof"] = line.of_roof;
+  record["device"] = device.describe();
+  record["version"] = HALFBYTE_VERSION;
+  fmt::print("{}\n", record.dump());
+}
+
+void print_roof(const BenchArguments& arguments, CpuDevice& device) {
+  Roof roof(device);
+  std::vector<double> bandwidth, peak;
+  for (int i = 0; i < arguments.options.repetitions; ++i) {
+    bandwidth.push_back(roof.read_bandwidth());
+    peak.push_back(roof.peak_flops());
+  }
+  const Spread read = spread_of(bandwidth), dot = spread_of(peak);
+  if (arguments.json) {
+    ordered_json record;
+    record["bench"] = "roof";
+    record["read_bytes_per_s"] = read.median;
+    record["read_p10"] = read.p10;
+    record["read_p90"] = read.p90;
+    record["peak_flops_per_s"] = dot.median;
+    record["peak_p10"] = dot.p10;
+    record["peak_p90"] = dot.p90;
+    record["device"] = device.describe();
+    record["version"] = HALFBYTE_VERSION;
+    fmt::print("{}\n", record.dump());
+    return;
+  }
+  fmt::print("{}\n", device.describe());
+  fmt::print("memory read  {:8.1f} GB/s     ({:.1f} - {:.1f})\n", read.median / 1e9, read.p10 / 1e9,
+             read.p90 / 1e9);
+  fmt::print("dot product  {:8.1f} GFLOP/s  ({:.1f} - {:.1f})\n", dot.median / 1e9, dot.p10 / 1e9,
+             dot.p90 / 1e9);
+}
+
+void run_bench(BenchArguments arguments) {
+  const auto device = open_device(arguments.device, {.threads = arguments.threads});
+  auto* cpu = dynamic_cast<CpuDevice*>(device.get());
+  if (cpu == nullptr)
+    throw Error(ErrorKind::kUnsupported, "device",
+                fmt::format("{} has no roof to be measured against; cpu has", device->name()));
+  if (arguments.what == "roof") return print_roof(arguments, *cpu);
+
+  std::vector<BenchLine> lines;
+  std::string title;
+  if (arguments.what == "moe") {
+    BenchShape shape = find_bench_shape(arguments.shape);
+    if (!arguments.weights.empty()) shape.moe.weights = parse_weights(arguments.weights);
+    shape.moe.num_experts = arguments.experts > 0 ? arguments.experts : default_experts(shape.moe);
+    title = fmt::format("moe {}: hidden {}, intermediate {}, {} experts in memory, top {}, {}, {}",
+                        shape.name, shape.moe.hidden, shape.moe.intermediate, shape.moe.num_experts,
+                        shape.moe.top_k, name_of(shape.moe.activation.kind),
+                        name_of(shape.moe.weights));
+    lines = bench_moe(*cpu, shape, arguments.options);
+  } else {
+    DenseShape shape = find_dense_shape(arguments.shape);
+    if (!arguments.weights.empty()) shape.weights = parse_weights(arguments.weights);
+    title = fmt::format("dense {}: gate, up ({}, {}) and down ({}, {}), {}", shape.name,
+                        shape.inner, shape.width, shape.width, shape.inner, name_of(shape.weights));
+    lines = bench_dense(*cpu, shape, arguments.options);
+  }
+  if (arguments.json) {
+    for (const BenchLine& line : lines) print_json(line, *cpu);
+    return;
+  }
+  fmt::print("{}\n{}\n", title, cpu->describe());
+  print_table(lines);
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app) {
+  auto arguments = std::make_shared<BenchArguments>();
+  CLI::App* command = app.add_subcommand(
+      "bench", "Time the kernels against what this machine can do, measured beside them");
+  command->add_option("what", arguments->what, "moe, dense or roof")
+      ->required()
+      ->check(CLI::IsMember({"moe", "dense", "roof"}));
+  command
+      ->add_option("--shape", arguments->shape,
+                   "moe: k3, k3-tp4, k3-tp8, kimi-linear, qwen3-30b, gpt-oss or "
+                   "HIDDENxINTERMEDIATExEXPERTSxTOP_K; dense: k3, kimi-linear or WIDTHxINNER")
+      ->capture_default_str();
+  command->add_option("--tokens", arguments->options.tokens, "Tokens a call: 1,8,64")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--experts", arguments->experts,
+                      "Experts held in memory; 0: all, or what fits into 640 MB");
+  command->add_option("--weights", arguments->weights, "bf16, fp8_block, nvfp4 or mxfp4");
+  command->add_option("--repetitions", arguments->options.repetitions, "Of each line")
+      ->check(CLI::Range(3, 10000))
+      ->capture_default_str();
+  command->add_option("--device", arguments->device, "cpu, cpu.avx512, cpu.avx2, cpu.scalar")
+      ->capture_default_str();
+  command->add_option("--threads", arguments->threads, "0: as many as the process may run on")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "One record a line");
+  command->footer(
+      "% probe: bytes that had to move, over what a plain read moved in the same time.\n"
+      "% roof: the time that memory or arithmetic needs at least, over the time taken.\n\n"
+      "Examples:\n"
+      "  halfbyte bench roof\n"
+      "  halfbyte bench moe --shape k3 --experts 32 --tokens 1,8,64,512\n"
+      "  halfbyte bench moe --shape qwen3-30b --threads 1 --json\n"
+      "  halfbyte bench dense --shape k3 --tokens 1,64");
+  command->callback([arguments] { run_bench(*arguments); });
+}
+
+}  // namespace halfbyte

@@ -1,0 +1,83 @@
+// `halfbyte moe`: one MoE operation from a file, its result into another.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+#include "formats/safetensors.h"
+#include "halfbyte/error.h"
+#include "halfbyte/moe.h"
+#include "moe/case_file.h"
+
+namespace halfbyte {
+namespace {
+
+struct MoeArguments {
+  std::string case_path, out, device = "auto";
+  int threads = 0;
+};
+
+void run_case(const MoeArguments& arguments) {
+  const MoeCase c(arguments.case_path);
+  const auto device = open_device(arguments.device, {.threads = arguments.threads});
+  const auto plan = plan_moe(c.shape, {.max_tokens = std::max(1, c.routing.num_tokens)}, *device);
+
+  std::vector<std::byte> host(plan->layout().packed_bytes);
+  pack_experts([&](int e) { return c.experts[static_cast<size_t>(e)]; }, *plan, host);
+  Buffer packed = device->allocate(host.size());
+  device->copy_to_device(packed.data(), host.data(), host.size());
+  const auto layer = plan->bind(packed.data(), packed.bytes());
+
+  const auto to_device = [&](const void* data, int64_t bytes) {
+    Buffer buffer = device->allocate(static_cast<size_t>(bytes));
+    device->copy_to_device(buffer.data(), data, static_cast<size_t>(bytes));
+    return buffer;
+  };
+  const int64_t slots = int64_t{c.routing.num_tokens} * c.shape.top_k;
+  const int64_t elements = c.x.rows * c.x.cols;
+  const Buffer ids = to_device(c.routing.topk_ids, slots * 4);
+  const Buffer weights = to_device(c.routing.topk_weights, slots * 4);
+  const Buffer x = to_device(c.x.data, elements * dtype_bytes(c.x.dtype));
+  const Buffer y = device->allocate(static_cast<size_t>(elements) * 4);
+  const Buffer workspace = device->allocate(plan->workspace_bytes());
+  layer->run({static_cast<const int32_t*>(ids.data()), static_cast<const float*>(weights.data()),
+              c.routing.num_tokens},
+             TensorView::of(x.data(), c.x.dtype, c.x.rows, c.x.cols),
+             TensorView::of(y.data(), DType::kF32, c.x.rows, c.x.cols), workspace.data());
+  device->wait();
+
+  std::vector<float> result(static_cast<size_t>(elements));
+  device->copy_to_host(result.data(), y.data(), result.size() * 4);
+  SafetensorsWriter writer(arguments.out, {{"y", DType::kF32, {c.x.rows, c.x.cols}}});
+  writer.write(result.data(), result.size() * 4);
+  writer.commit();
+  fmt::print("{}: y F32 [{}, {}], {}\n", arguments.out, c.x.rows, c.x.cols, plan->describe());
+}
+
+}  // namespace
+
+void add_moe_command(CLI::App& app) {
+  auto arguments = std::make_shared<MoeArguments>();
+  CLI::App* command = app.add_subcommand("moe", "Run one mixture-of-experts operation from a file");
+  command
+      ->add_option("--case", arguments->case_path,
+                   "safetensors: hidden, topk_ids, topk_weights, experts.E.{w1,w3,w2}...; metadata "
+                   "`case` is JSON with the activation and its parameters")
+      ->required();
+  command->add_option("--out", arguments->out, "File to write: `y` F32 [T, hidden]")->required();
+  command->add_option("--device", arguments->device, "auto, ref, cpu, cpu.avx2, ...")
+      ->capture_default_str();
+  command->add_option("--threads", arguments->threads, "0: as many as the process may run on")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command->footer(
+      "Examples:\n"
+      "  halfbyte moe --case tests/golden/moe-op/situ_t7.safetensors --out y.safetensors\n"
+      "  halfbyte moe --case CASE.safetensors --device ref --out y.safetensors");
+  command->callback([arguments] { run_case(*arguments); });
+}
+
+}  // namespace halfbyte

@@ -1,0 +1,183 @@
+// The algorithm of simd/kernels.h, once, in the words of a level: F32x16 and its arithmetic,
+// Bf16Pairs, F32Pairs, decode, mac (simd/avx512.inl.h and its siblings). Included inside the
+// namespace and the target region of a level.
+
+// How a tile format is read. A block is kHeader bytes of scales, then kGroups groups of kLines
+// lines of kLineBytes, each kPairs pairs of columns: `load(line)`, then `pair<J>(loaded)`. `scale`
+// gives the scale of each row for a group.
+struct Bf16Tile {
+  static constexpr int kHeader = 0, kGroups = 1, kLines = 32, kLineBytes = 64, kPairs = 1;
+  HB_INLINE static auto load(const std::byte* line) { return load_bf16_pairs(line); }
+  template <int J, class Loaded>
+  HB_INLINE static auto pair(Loaded line) {
+    return line;
+  }
+};
+
+struct F32Tile {
+  static constexpr int kHeader = 0, kGroups = 1, kLines = 32, kLineBytes = 128, kPairs = 1;
+  HB_INLINE static auto load(const std::byte* line) {
+    return F32Pairs{load_f32_line(line), load_f32_line(line + 64)};
+  }
+  template <int J, class Loaded>
+  HB_INLINE static auto pair(Loaded line) {
+    return line;
+  }
+};
+
+struct Fp8Tile {
+  static constexpr int kHeader = 64, kGroups = 1, kLines = 16, kLineBytes = 64, kPairs = 2;
+  HB_INLINE static F32x16 scale(const std::byte* block, int) { return load_f32_line(block); }
+  HB_INLINE static auto load(const std::byte* line) { return load_line(line); }
+  template <int J, class Loaded>
+  HB_INLINE static auto pair(Loaded line) {
+    return decode_e4m3<J>(line);
+  }
+};
+
+template <int Groups, int Columns>
+struct Fp4Tile {
+  static constexpr int kHeader = 64, kGroups = Groups, kLines = Columns / 8, kLineBytes = 64;
+  static constexpr int kPairs = 4;
+  HB_INLINE static auto load(const std::byte* line) { return load_line(line); }
+  template <int J, class Loaded>
+  HB_INLINE static auto pair(Loaded line) {
+    return decode_e2m1<J>(line);
+  }
+};
+
+struct Nvfp4Tile : Fp4Tile<4, 16> {
+  HB_INLINE static F32x16 scale(const std::byte* block, int group) {
+    return decode_ue5m3(block + group * kTileRows);
+  }
+};
+
+struct Mxfp4Tile : Fp4Tile<4, 32> {
+  HB_INLINE static F32x16 scale(const std::byte* block, int group) {
+    return decode_e8m0(block + group * kTileRows);
+  }
+};
+
+// part[m] += pairs J .. of one line, in order.
+template <class Tile, int J, class Loaded, class Pair, int M>
+HB_INLINE void add_pairs(Loaded line, const Pair* x, F32x16 (&part)[M]) {
+  if constexpr (J < Tile::kPairs) {
+    const auto weights = widen<Pair>(Tile::template pair<J>(line));
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m) part[m] = mac(part[m], weights, x + J * M + m);
+    add_pairs<Tile, J + 1>(line, x, part);
+  }
+}
+
+template <class Tile, class Pair, int M>
+void tile_dot(const std::byte* block, int64_t blocks, const std::byte* pairs, float* sums) {
+  const Pair* x = reinterpret_cast<const Pair*>(pairs);
+  F32x16 sum[M];
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) sum[m] = load(sums + m * kTileRows);
+  for (; blocks > 0; --blocks) {
+    const std::byte* line = block + Tile::kHeader;
+#pragma GCC unroll 4
+    for (int group = 0; group < Tile::kGroups; ++group) {
+      F32x16 part[M];
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) part[m] = zero();
+#pragma GCC unroll 4
+      for (int i = 0; i < Tile::kLines; ++i) {
+        add_pairs<Tile, 0>(Tile::load(line), x, part);
+        line += Tile::kLineBytes;
+        x += Tile::kPairs * M;
+      }
+      if constexpr (Tile::kHeader > 0) {
+        const F32x16 scale = Tile::scale(block, group);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) sum[m] = fma(part[m], scale, sum[m]);
+      } else {
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) sum[m] = add(sum[m], part[m]);
+      }
+    }
+    block = line;
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < M; ++m) store(sum[m], sums + m * kTileRows);
+}
+
+// Fills table.dot for one kind of pair and M = 1 .. Max.
+template <class Pair, int M>
+void fill_dots(PairFormat format, Kernels& table) {
+  if constexpr (M > 0) {
+    auto& dot = table.dot[static_cast<int>(format)];
+    dot[static_cast<int>(TileFormat::kBf16)][M] = tile_dot<Bf16Tile, Pair, M>;
+    dot[static_cast<int>(TileFormat::kFp8)][M] = tile_dot<Fp8Tile, Pair, M>;
+    dot[static_cast<int>(TileFormat::kNvfp4)][M] = tile_dot<Nvfp4Tile, Pair, M>;
+    dot[static_cast<int>(TileFormat::kMxfp4)][M] = tile_dot<Mxfp4Tile, Pair, M>;
+    if constexpr (sizeof(Pair) == pair_bytes(PairFormat::kF32))
+      dot[static_cast<int>(TileFormat::kF32)][M] = tile_dot<F32Tile, Pair, M>;
+    fill_dots<Pair, M - 1>(format, table);
+  } else {
+    (void)format;
+    (void)table;
+  }
+}
+
+struct FloatPair {
+  float even, odd;
+};
+
+inline float load_activation(const void* row, bool is_f32, int64_t col) {
+  return is_f32 ? static_cast<const float*>(row)[col]
+                : bf16_to_float(static_cast<const uint16_t*>(row)[col]);
+}
+
+inline void pack_pairs(const void* const* rows, bool rows_are_f32, int M, int64_t cols,
+                       int64_t padded_cols, PairFormat format, std::byte* pairs) {
+  const int64_t whole = cols / 2;  // pairs with both columns
+  for (int m = 0; m < M; ++m) {
+    const auto value = [&](int64_t col) {
+      return col < cols ? load_activation(rows[m], rows_are_f32, col) : 0.0f;
+    };
+    if (format == PairFormat::kBf16) {
+      // Only BF16 rows become BF16 pairs: a copy of dwords.
+      uint32_t* out = reinterpret_cast<uint32_t*>(pairs) + m;
+      const auto* row = static_cast<const uint16_t*>(rows[m]);
+      for (int64_t p = 0; p < whole; ++p) std::memcpy(out + p * M, row + 2 * p, 4);
+      for (int64_t p = whole; p < padded_cols / 2; ++p) out[p * M] = 2 * p < cols ? row[2 * p] : 0u;
+    } else {
+      FloatPair* out = reinterpret_cast<FloatPair*>(pairs) + m;
+      for (int64_t p = 0; p < padded_cols / 2; ++p) out[p * M] = {value(2 * p), value(2 * p + 1)};
+    }
+  }
+}
+
+inline void store_pairs(const float* h, bool keep_f32, int M, PairFormat format,
+                        std::byte* pairs) {
+  constexpr int kPairs = kTileRows / 2;
+  for (int m = 0; m < M; ++m, h += kTileRows) {
+    uint32_t rounded[kPairs];
+    round_to_bf16(load(h), rounded);
+    if (format == PairFormat::kBf16) {
+      uint32_t* out = reinterpret_cast<uint32_t*>(pairs) + m;
+      for (int p = 0; p < kPairs; ++p) out[p * M] = rounded[p];
+      continue;
+    }
+    FloatPair* out = reinterpret_cast<FloatPair*>(pairs) + m;
+    for (int p = 0; p < kPairs; ++p)
+      out[p * M] = keep_f32 ? FloatPair{h[2 * p], h[2 * p + 1]}
+                            : FloatPair{bf16_to_float(static_cast<uint16_t>(rounded[p])),
+                                        bf16_to_float(static_cast<uint16_t>(rounded[p] >> 16))};
+  }
+}
+
+inline void store_row(const float* x, int64_t count, DType dtype, void* y) {
+  if (dtype == DType::kF32) {
+    std::memcpy(y, x, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  auto* out = static_cast<uint16_t*>(y);
+  for (int64_t i = 0; i < count; ++i) out[i] = float_to_bf16(x[i]);
+}
+
+inline void add_scaled(const float* x, float factor, int64_t count, float* y) {
+  for (int64_t i = 0; i < count; ++i) y[i] += factor * x[i];
+}
