@@ -47,6 +47,36 @@ TEST_F(TokenizerGolden, OrdinaryText) {
   }
 }
 
+// Every byte and, in scrambled order, every pair of bytes (reference.py, pair_tokens): nearly any
+// mistake about where a piece begins or ends changes ids.
+Tokenizer pair_tokenizer() {
+  std::string file;
+  auto add = [&, rank = 0](std::string_view bytes) mutable {
+    constexpr std::string_view kDigits =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint32_t a = static_cast<uint8_t>(bytes[0]);
+    const uint32_t b = bytes.size() > 1 ? static_cast<uint8_t>(bytes[1]) : 0;
+    fmt::format_to(std::back_inserter(file), "{}{}{}= {}\n", kDigits[a >> 2],
+                   kDigits[(a & 3) << 4 | b >> 4], bytes.size() > 1 ? kDigits[(b & 15) << 2] : '=',
+                   rank++);
+  };
+  for (int byte = 0; byte < 256; ++byte) add(std::string(1, static_cast<char>(byte)));
+  for (uint32_t k = 0; k < 65536; ++k) {
+    const uint32_t pair = (k * 40503 + 12345) % 65536;
+    add(std::string{static_cast<char>(pair >> 8), static_cast<char>(pair & 255)});
+  }
+  return {BytePairEncoding::parse(file, "pairs"), {}};
+}
+
+TEST_F(TokenizerGolden, BordersOfPieces) {
+  const Tokenizer pairs = pair_tokenizer();
+  const auto all = cases("pairs");
+  ASSERT_EQ(all.size(), 1500u);
+  for (const auto& one : all)
+    EXPECT_EQ(pairs.encode(one[0].string()), ids_of(one[1]))
+        << testing::PrintToString(std::string(one[0].string()));
+}
+
 TEST_F(TokenizerGolden, TextWithSpecialTokens) {
   for (const auto& one : cases("specials"))
     EXPECT_EQ(tokenizer.encode_with_specials(one[0].string()), ids_of(one[1])) << one[0].string();

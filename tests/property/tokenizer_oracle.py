@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fresh random strings: `halfbyte tokenize` must give the ids that tiktoken gives.
+"""Fresh random strings: `halfbyte tokenize` must give the ids that tiktoken gives, with the ranks of
+MODEL_DIR and with those of all byte pairs, which show where pieces begin and end.
 
 usage: tokenizer_oracle.py BINARY MODEL_DIR [--count N] [--seed S]
 The seed is drawn anew each time and printed. Needs tests/requirements.txt.
@@ -10,9 +11,10 @@ import pathlib
 import random
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "golden/tokenizer"))
-from reference import Reference, random_text  # noqa: E402
+from reference import Reference, pair_tokens, random_text, rank_file  # noqa: E402
 
 
 def ids_of(arguments, texts):
@@ -31,12 +33,20 @@ def main():
     print(f"seed {options.seed}", flush=True)
 
     rng = random.Random(options.seed)
-    reference = Reference(options.model_dir)
+    reference = Reference.of(options.model_dir)
+    pairs = Reference(pair_tokens(), {})
     names = list(reference.tiktoken.special_tokens_set)
     texts = [random_text(rng) for _ in range(options.count)]
     mixed = [t + rng.choice(names) + random_text(rng) for t in texts[: options.count // 10]]
-    command = [options.binary, "tokenize", "--model-path", options.model_dir, "--json-lines"]
+    pair_dir = tempfile.TemporaryDirectory()
+    pathlib.Path(pair_dir.name, "tiktoken.model").write_bytes(rank_file(pair_tokens()))
+
+    def with_model(directory):
+        return [options.binary, "tokenize", "--model-path", directory, "--json-lines"]
+
+    command = with_model(options.model_dir)
     checks = [
+        (with_model(pair_dir.name), texts, pairs.encode),
         (command, texts, reference.encode),
         (command, mixed, reference.encode),
         ([*command, "--specials"], mixed, reference.encode_with_specials),

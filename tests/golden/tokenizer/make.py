@@ -5,9 +5,9 @@ strings. Needs tests/requirements.txt. Deterministic for a given tiktoken (pinne
   tiktoken.model         256 single bytes and 1,900 merges, in the form of K3's own
   tokenizer_config.json  K3's names for the reserved slots, at the same distance from the ranks
   expected.json          {"ordinary": [[text, ids]...], "specials": [[text, ids]...],
+                          "pairs": [[text, ids]...] with reference.py's pair_tokens instead,
                           "decode": [[ids, text]...], "long": [[[text, times]...], [[id, times]...]]}
 """
-import base64
 import collections
 import itertools
 import json
@@ -15,7 +15,7 @@ import pathlib
 import random
 
 import regex
-from reference import ATOMS, PATTERN, Reference, random_text
+from reference import ATOMS, PATTERN, Reference, pair_tokens, random_text, rank_file
 
 HERE = pathlib.Path(__file__).resolve().parent
 SAMPLE = (HERE / "sample.txt").read_text(encoding="utf-8")
@@ -52,8 +52,7 @@ def train(text):
 
 def main():
     tokens = train(SAMPLE + (HERE.parents[2] / "LICENSE").read_text())
-    lines = [b"%s %d\n" % (base64.b64encode(token), rank) for rank, token in enumerate(tokens)]
-    (HERE / "tiktoken.model").write_bytes(b"".join(lines))
+    (HERE / "tiktoken.model").write_bytes(rank_file(tokens))
     added = {
         str(len(tokens) + slot): {"content": name, "special": slot not in SPOKEN}
         for slot, name in NAMES.items()
@@ -63,7 +62,7 @@ def main():
     config = {"added_tokens_decoder": added, "tokenizer_class": "TikTokenTokenizer"}
     (HERE / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
 
-    reference = Reference(HERE)
+    reference, pairs = Reference.of(HERE), Reference(pair_tokens(), {})
     rng = random.Random(8)
     texts = ["", SAMPLE, *ATOMS, *(a + b for a, b in itertools.product(ATOMS[:40], ATOMS[-40:]))]
     texts += [random_text(rng) for _ in range(2500)]
@@ -72,6 +71,7 @@ def main():
     cases = {
         "ordinary": [[t, reference.encode(t)] for t in texts],
         "specials": [[t, reference.encode_with_specials(t)] for t in mixed + names],
+        "pairs": [[t, pairs.encode(t)] for t in texts[-1500:]],
         "decode": [],
         "long": [],
     }

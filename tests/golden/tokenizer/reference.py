@@ -55,21 +55,36 @@ def slices(text):
         yield part[start:]
 
 
+def pair_tokens():
+    """Every byte and, in scrambled order, every pair of bytes. With these merges a piece border that
+    is moved, lost or added nearly always changes ids, whatever the characters."""
+    pairs = ((k * 40503 + 12345) % 65536 for k in range(65536))
+    return [bytes([b]) for b in range(256)] + [bytes(divmod(p, 256)) for p in pairs]
+
+
+def rank_file(tokens):
+    return b"".join(b"%s %d\n" % (base64.b64encode(t), rank) for rank, t in enumerate(tokens))
+
+
 class Reference:
-    def __init__(self, directory):
-        directory = pathlib.Path(directory)
-        ranks = {}
-        for line in (directory / "tiktoken.model").read_bytes().splitlines():
-            token, rank = line.split()
-            ranks[base64.b64decode(token)] = int(rank)
-        added = json.loads((directory / "tokenizer_config.json").read_text())["added_tokens_decoder"]
-        names = {int(k): v["content"] for k, v in added.items()}
+    def __init__(self, tokens, names):
+        """tokens: bytes by rank; names: of special tokens by id."""
+        ranks = {token: rank for rank, token in enumerate(tokens)}
         specials = {
             names.get(i, f"<|reserved_token_{i}|>"): i for i in range(len(ranks), len(ranks) + 256)
         }
         self.tiktoken = tiktoken.Encoding(
             "k3", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=specials
         )
+
+    @classmethod
+    def of(cls, directory):
+        directory = pathlib.Path(directory)
+        lines = (directory / "tiktoken.model").read_bytes().splitlines()
+        tokens = [base64.b64decode(line.split()[0]) for line in lines]
+        config = json.loads((directory / "tokenizer_config.json").read_text())
+        added = config["added_tokens_decoder"]
+        return cls(tokens, {int(k): v["content"] for k, v in added.items()})
 
     def encode(self, text):
         return [i for part in slices(text) for i in self.tiktoken.encode_ordinary(part)]

@@ -155,6 +155,18 @@ TEST(ChatParser, ArgumentsByType) {
             "{\"a\": 1");
 }
 
+TEST(ChatParser, WhatIsLeftOpenInsideEndsWithItsOuterElement) {
+  const ChatDelta delta = parse(
+      "<|open|>tools<|sep|><|open|>call tool=\"f\"<|sep|><|open|>argument key=\"k\" type=\"number\""
+      "<|sep|>5<|close|>call<|sep|><|close|>tools<|sep|><|open|>response<|sep|>more",
+      false);
+  ASSERT_EQ(delta.tool_calls.size(), 1u);
+  EXPECT_EQ(delta.tool_calls[0].arguments, "{}");  // an argument without its close does not count
+  EXPECT_EQ(delta.content, "more");
+  // A close without its open changes nothing.
+  EXPECT_EQ(parse("a<|close|>tools<|sep|>b", false).content, "ab");
+}
+
 TEST(ChatParser, StructureMadeOfOrdinaryTokensIsText) {
   ChatParser parser(tokenizer(), false);
   std::string content;
