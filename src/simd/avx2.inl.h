@@ -51,29 +51,33 @@ HB_INLINE Bf16Pairs load_bf16_pairs(const std::byte* p) {
   return {line.low, line.high};
 }
 
-HB_INLINE Line load_bytes(const std::byte* p) {
-  return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
-          _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))};
+// Byte `group` of every lane moved to bit `to`, the others around it cut off.
+HB_INLINE __m256i place_byte(__m256i lanes, int group, int to) {
+  const __m128i left = _mm_cvtsi32_si128(to - 8 * group), right = _mm_cvtsi32_si128(8 * group - to);
+  return _mm256_and_si256(
+      to >= 8 * group ? _mm256_sll_epi32(lanes, left) : _mm256_srl_epi32(lanes, right),
+      _mm256_set1_epi32(static_cast<int>(0xFFu << to)));
 }
 
-// 16 bytes, exponent 5 bits (bias 16) and mantissa 3 bits, to 16 floats.
-HB_INLINE __m256 half_from_ue5m3(__m256i bytes) {
+// Exponent 5 bits (bias 16) and mantissa 3 bits, byte `group` of each lane, to 16 floats.
+HB_INLINE __m256 half_from_ue5m3(__m256i lanes, int group) {
   return _mm256_castsi256_ps(
-      _mm256_add_epi32(_mm256_slli_epi32(bytes, 20), _mm256_set1_epi32((127 - 16) << 23)));
+      _mm256_add_epi32(place_byte(lanes, group, 20), _mm256_set1_epi32((127 - 16) << 23)));
 }
-HB_INLINE F32x16 decode_ue5m3(const std::byte* p) {
-  const Line bytes = load_bytes(p);
-  return {half_from_ue5m3(bytes.low), half_from_ue5m3(bytes.high)};
+HB_INLINE F32x16 decode_ue5m3(const std::byte* p, int group) {
+  const Line line = load_line(p);
+  return {half_from_ue5m3(line.low, group), half_from_ue5m3(line.high, group)};
 }
 
-// 16 bytes e to 2^(e-127). Byte 0 would shift to 0: the maximum makes it the subnormal 2^-127.
-HB_INLINE __m256 half_from_e8m0(__m256i bytes) {
+// Byte `group` of each lane, e, to 2^(e-127). Byte 0 would become 0: the maximum makes it the
+// subnormal 2^-127.
+HB_INLINE __m256 half_from_e8m0(__m256i lanes, int group) {
   return _mm256_castsi256_ps(
-      _mm256_max_epu32(_mm256_slli_epi32(bytes, 23), _mm256_set1_epi32(1 << 22)));
+      _mm256_max_epu32(place_byte(lanes, group, 23), _mm256_set1_epi32(1 << 22)));
 }
-HB_INLINE F32x16 decode_e8m0(const std::byte* p) {
-  const Line bytes = load_bytes(p);
-  return {half_from_e8m0(bytes.low), half_from_e8m0(bytes.high)};
+HB_INLINE F32x16 decode_e8m0(const std::byte* p, int group) {
+  const Line line = load_line(p);
+  return {half_from_e8m0(line.low, group), half_from_e8m0(line.high, group)};
 }
 
 // The code at bit Shift of every lane as a float: three bits index the magnitudes, the fourth moves

@@ -35,18 +35,26 @@ HB_INLINE F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v
 
 HB_INLINE Bf16Pairs load_bf16_pairs(const std::byte* p) { return {load_line(p)}; }
 
-// 16 bytes, exponent 5 bits (bias 16) and mantissa 3 bits, to 16 floats.
-HB_INLINE F32x16 decode_ue5m3(const std::byte* p) {
-  const __m512i bytes = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
-  return {_mm512_castsi512_ps(
-      _mm512_add_epi32(_mm512_slli_epi32(bytes, 20), _mm512_set1_epi32((127 - 16) << 23)))};
+// Byte `group` of every lane of a line moved to bit `to`, the others around it cut off.
+HB_INLINE __m512i place_byte(const std::byte* line, int group, int to) {
+  const __m512i lanes = *reinterpret_cast<const __m512i*>(line);
+  const __m128i left = _mm_cvtsi32_si128(to - 8 * group), right = _mm_cvtsi32_si128(8 * group - to);
+  return _mm512_and_si512(
+      to >= 8 * group ? _mm512_sll_epi32(lanes, left) : _mm512_srl_epi32(lanes, right),
+      _mm512_set1_epi32(0xFF << to));
 }
 
-// 16 bytes e to 2^(e-127). Byte 0 would shift to 0: the maximum makes it the subnormal 2^-127.
-HB_INLINE F32x16 decode_e8m0(const std::byte* p) {
-  const __m512i bytes = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
+// Exponent 5 bits (bias 16) and mantissa 3 bits, byte `group` of each lane, to 16 floats.
+HB_INLINE F32x16 decode_ue5m3(const std::byte* line, int group) {
   return {_mm512_castsi512_ps(
-      _mm512_max_epu32(_mm512_slli_epi32(bytes, 23), _mm512_set1_epi32(1 << 22)))};
+      _mm512_add_epi32(place_byte(line, group, 20), _mm512_set1_epi32((127 - 16) << 23)))};
+}
+
+// Byte `group` of each lane, e, to 2^(e-127). Byte 0 would become 0: the maximum makes it the
+// subnormal 2^-127.
+HB_INLINE F32x16 decode_e8m0(const std::byte* line, int group) {
+  return {_mm512_castsi512_ps(
+      _mm512_max_epu32(place_byte(line, group, 23), _mm512_set1_epi32(1 << 22)))};
 }
 
 // BF16 of the 16 E2M1 codes, twice.

@@ -3,10 +3,10 @@
 //   sums[m][r] += sum over groups ( scale[group][r] * sum over k in group ( w[r][k] x[m][k] ) )
 //
 // for one tile of 16 rows r (simd/tiles.h), M tokens m, columns k. Within a group of columns that
-// share a scale (64 where there is none) products are summed from zero, pair by pair of columns;
-// groups follow each other. This order is the same for every M and for any cut of the columns into
-// several calls, so a token's sums do not depend on its company. Levels differ from each other by
-// rounding only.
+// share a scale (64 where there is none) the even pairs of columns are summed from zero, the odd
+// pairs likewise, then the two; groups follow each other. This order is the same for every M and
+// for any cut of the columns into several calls, so a token's sums do not depend on its company.
+// Levels differ from each other by rounding only.
 //
 // Activations are packed as pairs of neighbouring columns, [k/2][M], so that a kernel reads one
 // ascending stream. Checked: tests/unit/simd/kernels_test.cpp against double-precision sums.
@@ -24,7 +24,7 @@ namespace halfbyte {
 enum class PairFormat { kBf16, kF32 };
 constexpr size_t pair_bytes(PairFormat format) { return format == PairFormat::kBf16 ? 4 : 8; }
 
-inline constexpr int kMaxTileTokens = 12;
+inline constexpr int kMaxTileTokens = 8;
 
 // `sums` (M, 16) fp32 is read and written; tile 64-byte aligned.
 using TileDot = void (*)(const std::byte* tile, int64_t blocks, const std::byte* pairs,

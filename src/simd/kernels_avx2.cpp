@@ -52,8 +52,8 @@ double spin(int64_t rounds, float* sink) {
 
 void fill(Kernels& table) {
   table.bf16_pairs = PairFormat::kF32;
-  table.max_tokens[static_cast<int>(PairFormat::kF32)] = 4;
-  fill_dots<FloatPair, 4>(PairFormat::kF32, table);
+  table.max_tokens[static_cast<int>(PairFormat::kF32)] = 2;
+  fill_dots<FloatPair, 2>(PairFormat::kF32, table);
   table.pack_pairs = pack_pairs;
   table.store_pairs = store_pairs;
   table.store_row = store_row;

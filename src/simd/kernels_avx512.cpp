@@ -58,9 +58,9 @@ double spin(int64_t rounds, float* sink) {
 
 void fill(Kernels& table) {
   table.bf16_pairs = PairFormat::kBf16;
-  table.max_tokens[static_cast<int>(PairFormat::kBf16)] = 12;
+  table.max_tokens[static_cast<int>(PairFormat::kBf16)] = 8;
   table.max_tokens[static_cast<int>(PairFormat::kF32)] = 4;
-  fill_dots<Bf16Pair, 12>(PairFormat::kBf16, table);
+  fill_dots<Bf16Pair, 8>(PairFormat::kBf16, table);
   fill_dots<FloatPair, 4>(PairFormat::kF32, table);
   table.pack_pairs = pack_pairs;
   table.store_pairs = store_pairs;

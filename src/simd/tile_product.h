@@ -27,7 +27,7 @@ struct TokenBlock {
 void multiply_tiles(const Kernels& kernels, const TileLayout& layout, const TileRun& tiles,
                     const TokenBlock& block, float* sums);
 
-// Tokens are cut into blocks of at most `largest`, as equal as they go: 13 of 12 become 7 and 6.
+// Tokens are cut into blocks of at most `largest`, as equal as they go: 9 by 8 become 5 and 4.
 struct TokenBlocks {
   int64_t tokens = 0;
   int64_t count = 0;

@@ -85,7 +85,7 @@ void pack_fp4(const MatrixView& weight, const Window& window, int group, std::by
     const uint8_t* codes = values + row * (weight.cols / 2);
     for (int c = 0; c < window.cols; c += group) {
       const uint8_t stored = scales[row * (weight.cols / group) + (window.col + c) / group];
-      put(out, static_cast<size_t>(c / group * kTileRows + r),
+      put(out, static_cast<size_t>(r * 4 + c / group),
           weight.format == WeightFormat::kNvfp4 ? ue5m3_from_e4m3(stored) : stored);
       if (weight.format == WeightFormat::kNvfp4 && stored == 0) continue;  // codes stay zero
       for (int first = c; first < c + group; first += 8) {

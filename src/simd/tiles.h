@@ -7,9 +7,9 @@
 //   kBf16      64    32 lines: line p, lane r = columns 2p (low half) and 2p+1 of row r        2048
 //   kF32       64    64 lines: line c, lane r = column c of row r                              4096
 //   kFp8       64    16 scales fp32, lane r; 16 lines of codes, see fp8_code_offset            1088
-//   kNvfp4     64    64 scale bytes (group g of 16 columns, row r: byte 16 g + r),              576
+//   kNvfp4     64    a line of scales: lane r, byte g = group g of 16 columns of row r;         576
 //                    8 lines of codes: line i, lane r = columns 8i .. 8i+7 of row r
-//   kMxfp4    128    64 scale bytes (group g of 32 columns), 16 lines of codes                 1088
+//   kMxfp4    128    a line of scales (groups of 32 columns), 16 lines of codes               1088
 //
 // E2M1 codes within a lane: nibble j (0..3) of the low half is column 2j, of the high half 2j+1, so
 // that one shift brings a pair of columns under a table look-up of 16-bit words.

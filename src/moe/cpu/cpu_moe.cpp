@@ -8,7 +8,7 @@
 // and tile i of up, turn by turn (up alone without a gate); then the tiles of down (simd/tiles.h).
 //
 // A call goes through the tokens in chunks, each in four phases:
-//   sort     slots by expert; each expert's slots are cut into blocks of at most 12
+//   sort     slots by expert; each expert's slots are cut into blocks of at most 8
 //   pack     x of each block, [k/2][M] pairs
 //   hidden   an item is an expert and a run of gate/up tiles: both products, activation, h as pairs
 //   output   an item is a run of down tiles, over all experts: o of every slot in scratch of the
@@ -38,7 +38,7 @@ namespace {
 // are read once a chunk: at 1024 tokens arithmetic hides that many times over.
 constexpr int kChunkTokens = 1024;
 constexpr int kHiddenRun = 8;  // gate/up tiles of an item
-constexpr int kOutputRun = 4;  // down tiles of an item
+constexpr int kOutputRun = 8;  // down tiles of an item
 constexpr size_t kLine = 64;
 
 struct ExpertLayout {

@@ -54,7 +54,7 @@ double unpack(const std::vector<std::byte>& tiles, const TileLayout& layout, int
     case TileFormat::kNvfp4:
     case TileFormat::kMxfp4: {
       const bool nvfp4 = layout.format == TileFormat::kNvfp4;
-      const unsigned scale = byte(c / (nvfp4 ? 16 : 32) * 16 + r);
+      const unsigned scale = byte(r * 4 + c / (nvfp4 ? 16 : 32));
       const double factor =
           nvfp4 ? std::ldexp(1 + (scale & 7) / 8.0, static_cast<int>(scale >> 3) - 16)
                 : std::ldexp(1, static_cast<int>(scale) - 127);
