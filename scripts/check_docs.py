@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that the documentation speaks of things that are there.
 
-    scripts/check_docs.py [--root DIR] [--binary build/dev/halfbyte]
+    scripts/check_docs.py [--root DIR] [--binary build/dev/halfbyte [--run]]
 
 In every Markdown file of the project (tests/golden/*/ keep the words of their makers and are left
 out), each of these must exist:
@@ -12,6 +12,9 @@ out), each of these must exist:
   each long option standing in the script's text; a preset of `cmake` and `ctest`; every argument
   that starts with a folder of the root; and, with --binary, each subcommand and long option of
   `halfbyte` in that binary's own --help.
+With --run, each `halfbyte` command of README.md's ```console blocks is run too, in the order of the
+page, and must succeed; a block ```console slow is left out. They see the checkout through links and
+write into a folder that vanishes.
 Prints one line a fault; exit status 1 if there are any.
 Checked by tests/scripts/test_check_docs.py.
 """
@@ -23,8 +26,9 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 
-FENCE = re.compile(r"^(```+)\s*(\w*)")
+FENCE = re.compile(r"^(```+)\s*(\w*)\s*(\w*)")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`]+)`")
 SOURCE = re.compile(r"\.(h|cpp|cu|cuh|py|md|cmake)$")
@@ -58,6 +62,7 @@ class Docs:
         self.faults = []
         self.top_names = {path.name for path in root.iterdir()} | set(MADE)
         self.help_texts = {}
+        self.to_run = []  # (file, line, command)
 
     def fail(self, path, line, message):
         self.faults.append(f"{path.relative_to(self.root)}:{line}: {message}")
@@ -180,11 +185,11 @@ class Docs:
     # -- files --
 
     def check_file(self, path):
-        fence, kind, pending = None, "", ""
+        fence, kind, note, pending = None, "", "", ""
         for line, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             match = FENCE.match(text)
             if match and (fence is None or text.strip() == fence):
-                fence, kind = (match.group(1), match.group(2)) if fence is None else (None, "")
+                fence, kind, note = match.groups() if fence is None else (None, "", "")
                 continue
             if fence is None:
                 self.check_prose(path, line, text)
@@ -196,12 +201,34 @@ class Docs:
                     continue
                 pending = ""
                 self.check_command(path, line, command)
+                if kind == "console" and note != "slow":
+                    self.to_run.append((path, line, command))
+
+    def run_commands(self, page):
+        with tempfile.TemporaryDirectory() as folder:
+            place = pathlib.Path(folder)
+            for entry in self.root.iterdir():
+                if entry.name not in MADE:
+                    (place / entry.name).symlink_to(entry.resolve())
+            (place / "build" / "release").mkdir(parents=True)
+            (place / "build" / "release" / "halfbyte").symlink_to(pathlib.Path(self.binary).resolve())
+            for path, line, command in self.to_run:
+                if path != page or not command.startswith("build/release/halfbyte "):
+                    continue
+                done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=place,
+                                      stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                      check=False)
+                if done.returncode != 0:
+                    message = (done.stderr.strip().splitlines() or ["no message"])[-1]
+                    self.fail(path, line, f"exit status {done.returncode}: {message}")
 
 
-def find_faults(root, binary=None):
+def find_faults(root, binary=None, run=False):
     docs = Docs(pathlib.Path(root), binary)
     for path in markdown_files(docs.root):
         docs.check_file(path)
+    if run:
+        docs.run_commands(docs.root / "README.md")
     return docs.faults
 
 
@@ -209,8 +236,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", default=pathlib.Path(__file__).parents[1], type=pathlib.Path)
     parser.add_argument("--binary", help="a built halfbyte, whose --help is asked")
+    parser.add_argument("--run", action="store_true", help="run README.md's commands too")
     arguments = parser.parse_args()
-    faults = find_faults(arguments.root, arguments.binary)
+    if arguments.run and not arguments.binary:
+        parser.error("--run needs --binary")
+    faults = find_faults(arguments.root, arguments.binary, arguments.run)
     for fault in faults:
         print(fault)
     return 1 if faults else 0

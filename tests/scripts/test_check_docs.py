@@ -15,6 +15,7 @@ case "$*" in
   "run --help") echo "  --model-path TEXT" ;;
   "bench --help") echo "moe" ;;
   "bench moe --help") echo "  --tokens" ;;
+  "run --model-path src/base") cat src/base/file.h && touch made ;;
   *) exit 1 ;;
 esac
 """
@@ -45,7 +46,7 @@ no/command.h --here
 
 
 class CheckDocs(unittest.TestCase):
-    def faults_with(self, readme):
+    def faults_with(self, readme, run=False):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             for name in ("src/base", "docs", "tests/golden/case"):
@@ -60,10 +61,12 @@ class CheckDocs(unittest.TestCase):
             (root / "binary").write_text(BINARY, encoding="utf-8")
             (root / "binary").chmod(0o755)
             (root / "README.md").write_text(readme, encoding="utf-8")
-            return find_faults(root, str(root / "binary"))
+            faults = find_faults(root, str(root / "binary"), run)
+            self.assertFalse((root / "made").exists())
+            return faults
 
-    def expect(self, readme, *words):
-        faults = self.faults_with(readme)
+    def expect(self, readme, *words, run=False):
+        faults = self.faults_with(readme, run)
         self.assertEqual(len(faults), 1, faults)
         for word in words:
             self.assertIn(word, faults[0])
@@ -94,6 +97,13 @@ class CheckDocs(unittest.TestCase):
         self.expect("```sh\nbuild/dev/halfbyte walk\n```", "no subcommand walk")
         self.expect("`halfbyte run --model`", "no option --model")
         self.expect("```console\n$ halfbyte bench moe \\\n  --shape k3\n```", "README.md:3", "--shape")
+
+    def test_running(self):
+        good = "```console\n$ build/release/halfbyte run --model-path src/base\n```\n"
+        bad = "```console\n$ build/release/halfbyte run --model-path src\n```\n"
+        self.assertEqual(self.faults_with(good, run=True), [])
+        self.expect(good + bad, "README.md:5", "exit status 1", run=True)
+        self.assertEqual(self.faults_with(bad.replace("console", "console slow"), run=True), [])
 
     def test_arguments(self):
         self.expect("```sh\nbuild/dev/halfbyte run --model-path=src/gone\n```", "src/gone")
