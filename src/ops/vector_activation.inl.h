@@ -1,9 +1,10 @@
 // The algorithm of ops/activation_kernels.h, once, in the words of a level. Included inside the
 // namespace and the target region of a level, after simd/LEVEL.inl.h.
 //
-// e^x = s (1 + q): s = 2^n, n = round(x / ln 2), q = e^r - 1 with r = x - n ln 2 in [-0.35, 0.35], by
-// the Taylor series to r^8 (the next term is below 2^-30 of q). Then e^x - 1 = s q + (s - 1), whose two
-// terms never cancel by more than half; tanh is made of it, so that it keeps its digits near zero.
+// e^x = s (1 + q): s = 2^n, n = round(x / ln 2), q = e^r - 1 with r = x - n ln 2 in [-0.35, 0.35],
+// by the Taylor series to r^8 (the next term is below 2^-30 of q). Then e^x - 1 = s q + (s - 1),
+// whose two terms never cancel by more than half; tanh is made of it, so that it keeps its digits
+// near zero.
 
 struct ExpParts {
   F32x16 s, q;
@@ -35,8 +36,7 @@ HB_INLINE F32x16 negative_abs(F32x16 a) { return sub(zero(), abs(a)); }
 HB_INLINE F32x16 sigmoid(F32x16 z) {
   const F32x16 x = negative_abs(z);
   const ExpParts parts = exp_parts(x);
-  const F32x16 e =
-      select_less(x, broadcast(kExpUnderflow), zero(), fma(parts.s, parts.q, parts.s));
+  const F32x16 e = select_less(x, broadcast(kExpUnderflow), zero(), fma(parts.s, parts.q, parts.s));
   const F32x16 one = broadcast(1.0f);
   return div(select_less(z, zero(), e, one), add(one, e));
 }
@@ -82,8 +82,7 @@ struct Situ {
   float beta, linear_beta;
   bool linear;  // the second factor is u itself
   HB_INLINE F32x16 operator()(F32x16 g, F32x16 u) const {
-    const F32x16 gate =
-        mul(mul(broadcast(beta), tanh(div(g, broadcast(beta)))), sigmoid(g));
+    const F32x16 gate = mul(mul(broadcast(beta), tanh(div(g, broadcast(beta)))), sigmoid(g));
     if (linear) return mul(gate, u);
     return mul(gate, mul(broadcast(linear_beta), tanh(div(u, broadcast(linear_beta)))));
   }
