@@ -21,7 +21,8 @@ constexpr size_t kPendingBytes = 256 << 10;
 }
 
 MappedFile::MappedFile(const fs::path& path) : path_(path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // NOTE: O_NONBLOCK, or a pipe without a writer would be waited for; files do not care.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     throw Error(ErrorKind::kInput, path.string(),
                 fmt::format("cannot be opened: {}", std::strerror(errno)));
@@ -73,6 +74,11 @@ void MappedFile::expect(size_t offset, size_t count) const {
 
 AtomicFile::AtomicFile(fs::path path)
     : path_(std::move(path)), partial_(path_.string() + ".partial") {
+  // NOTE: the rename would put a file where /dev/null was.
+  struct stat info {};
+  if (!path_.has_filename() || (::stat(path_.c_str(), &info) == 0 && !S_ISREG(info.st_mode)))
+    throw Error(ErrorKind::kInput, path_.empty() ? "\"\"" : path_.string(),
+                "is no place for a file");
   fd_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0)
     throw Error(ErrorKind::kResource, partial_.string(),

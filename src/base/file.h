@@ -38,6 +38,8 @@ class MappedFile {
 // renamed. Without commit the partial file is removed.
 class AtomicFile {
  public:
+  // Throws Error{kInput} if something other than a file is there, Error{kResource} if the partial
+  // file cannot be created.
   explicit AtomicFile(std::filesystem::path path);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

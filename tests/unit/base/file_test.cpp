@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 
@@ -58,6 +59,27 @@ TEST(AtomicFile, SaysWhyItCannotWrite) {
   AtomicFile file(directory / "f");
   const std::string piece(1 << 20, 'x');
   EXPECT_NE(message_of([&] { file.write(piece.data(), piece.size()); }).find("No space left"),
+            std::string::npos);
+}
+
+// A rename would put a file in place of /dev/null.
+TEST(AtomicFile, ReplacesNothingButFiles) {
+  TempDirectory directory;
+  std::filesystem::create_directory(directory / "folder");
+  ASSERT_EQ(::mkfifo((directory / "pipe").c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/null", directory / "link");
+  for (const char* name : {"folder", "pipe", "link", ""})
+    EXPECT_NE(message_of([&] { AtomicFile(directory / name); }).find("is no place for a file"),
+              std::string::npos)
+        << name;
+  EXPECT_EQ(message_of([] { AtomicFile(""); }), "\"\": is no place for a file");
+  EXPECT_FALSE(std::filesystem::exists(directory / "pipe.partial"));
+}
+
+TEST(MappedFile, DoesNotWaitForAPipe) {
+  TempDirectory directory;
+  ASSERT_EQ(::mkfifo((directory / "pipe").c_str(), 0600), 0);
+  EXPECT_NE(message_of([&] { MappedFile(directory / "pipe"); }).find("is not a regular file"),
             std::string::npos);
 }
 
