@@ -1,11 +1,15 @@
 #include "base/threads.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "halfbyte/error.h"
 
 namespace halfbyte {
 
@@ -50,6 +54,13 @@ struct ThreadPool::State {
     }
   }
 
+  // Ends and joins all workers.
+  void finish() {
+    stop.store(true);
+    start_generation();
+    for (std::thread& worker : workers) worker.join();
+  }
+
   void start_generation() {
     generation.fetch_add(1);
     if (sleepers.load() > 0) {
@@ -61,14 +72,17 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int threads)
     : size_(threads > 0 ? threads : usable_processors()), state_(std::make_unique<State>()) {
-  for (int i = 1; i < size_; ++i) state_->workers.emplace_back([this, i] { state_->work(i); });
+  try {
+    for (int i = 1; i < size_; ++i) state_->workers.emplace_back([this, i] { state_->work(i); });
+  } catch (const std::exception& error) {
+    const size_t started = state_->workers.size() + 1;
+    state_->finish();
+    throw Error(ErrorKind::kResource, "threads",
+                fmt::format("only {} of {} could be started: {}", started, size_, error.what()));
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  state_->stop.store(true);
-  state_->start_generation();
-  for (auto& worker : state_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() { state_->finish(); }
 
 void ThreadPool::run_erased(void (*call)(void*, int), void* context) {
   if (size_ > 1) {

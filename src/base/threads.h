@@ -15,7 +15,8 @@ namespace halfbyte {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // 0: as many as the process may run on
+  // 0: as many as the process may run on. Throws Error{kResource} if so many cannot be started.
+  explicit ThreadPool(int threads);
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
   ~ThreadPool();

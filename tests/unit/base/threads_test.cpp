@@ -1,0 +1,52 @@
+#include "base/threads.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <vector>
+
+#include "halfbyte/error.h"
+
+namespace halfbyte {
+namespace {
+
+TEST(ThreadPool, EveryIndexOnceForAnyNumberOfThreads) {
+  for (const int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.size(), threads);
+    std::vector<int> seen(1000);
+    for (int round = 0; round < 20; ++round)
+      pool.parallel_for(1000, [&](int64_t i) { ++seen[static_cast<size_t>(i)]; });
+    EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), 0), 20'000) << threads;
+    for (const int count : seen) ASSERT_EQ(count, 20);
+    pool.parallel_for(0, [](int64_t) { FAIL(); });
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// 0: it says how many could be started. In little address space, where so many stacks do not fit.
+[[noreturn]] void start_too_many_threads() {
+  rlimit limit;
+  limit.rlim_cur = limit.rlim_max = rlim_t{1} << 30;
+  setrlimit(RLIMIT_AS, &limit);
+  try {
+    ThreadPool pool(4000);
+  } catch (const Error& error) {
+    std::fputs(error.what(), stderr);
+    std::_Exit(error.kind() == ErrorKind::kResource ? 0 : 2);
+  }
+  std::_Exit(3);
+}
+
+TEST(ThreadPoolDeathTest, SaysHowManyThreadsCouldBeStarted) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(start_too_many_threads(), testing::ExitedWithCode(0),
+              "threads: only [0-9]+ of 4000 could be started");
+}
+#endif
+
+}  // namespace
+}  // namespace halfbyte
