@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <string_view>
 
 #include "halfbyte/error.h"
@@ -89,15 +88,18 @@ bool contains(const std::string_view (&keys)[N], std::string_view key) {
   return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
 }
 
-int count_at(const Json& value, int64_t min, int64_t max = std::numeric_limits<int32_t>::max()) {
+// NOTE: sums and products of two counts stay far from 2^63, whatever a file says.
+constexpr int64_t kMaxCount = 1 << 24;
+constexpr int64_t kMaxLayers = 4096;
+
+int count_at(const Json& value, int64_t min, int64_t max = kMaxCount) {
   const int64_t n = value.integer();
   if (n < min || n > max)
     value.fail(fmt::format("is {}, expected a value from {} to {}", n, min, max));
   return static_cast<int>(n);
 }
 
-int count_of(const Json& object, std::string_view key, int64_t min = 1,
-             int64_t max = std::numeric_limits<int32_t>::max()) {
+int count_of(const Json& object, std::string_view key, int64_t min = 1, int64_t max = kMaxCount) {
   return count_at(object.get(key), min, max);
 }
 
@@ -113,10 +115,10 @@ bool flag_of(const Json& object, std::string_view key, bool absent) {
 }
 
 float positive(const Json& value) {
-  const double number = value.number();
+  const auto number = static_cast<float>(value.number());
   if (!(std::isfinite(number) && number > 0))
-    value.fail(fmt::format("is {}, expected a number above 0", number));
-  return static_cast<float>(number);
+    value.fail(fmt::format("is {}, expected an fp32 number above 0", value.number()));
+  return number;
 }
 
 // A key that must hold one value, if it is there at all.
@@ -184,10 +186,10 @@ KdaConfig read_kda(const Json& linear) {
   kda.conv_width = count_of(linear, "short_conv_kernel_size", 2, 8);
   kda.full_rank_gate = flag_of(linear, "use_full_rank_gate", false);
   if (const auto bound = linear.find_value("gate_lower_bound")) {
-    const double number = bound->number();
+    const auto number = static_cast<float>(bound->number());
     if (!(std::isfinite(number) && number < 0))
-      bound->fail(fmt::format("is {}, expected a number below 0", number));
-    kda.gate_lower_bound = static_cast<float>(number);
+      bound->fail(fmt::format("is {}, expected an fp32 number below 0", bound->number()));
+    kda.gate_lower_bound = number;
   }
   return kda;
 }
@@ -278,7 +280,7 @@ ModelConfig parse_model_config(const Json& root) {
 
   config.vocab_size = count_of(text, "vocab_size");
   config.hidden = count_of(text, "hidden_size");
-  config.num_layers = count_of(text, "num_hidden_layers");
+  config.num_layers = count_of(text, "num_hidden_layers", 1, kMaxLayers);
   config.dense_intermediate = count_of(text, "intermediate_size");
   config.activation = read_activation(text);
   config.norm_eps = positive(text.get("rms_norm_eps"));
