@@ -108,7 +108,8 @@ ConfigFiles rewrite_config(const std::filesystem::path& config_json, const Confi
   } catch (const OrderedJson::exception& error) {
     throw Error(ErrorKind::kInput, config_json.string(), error.what());
   }
-  OrderedJson& text = root.contains("text_config") ? root["text_config"] : root;
+  OrderedJson& text =
+      root.value("text_config", OrderedJson()).is_null() ? root : root["text_config"];
   if (changes.num_experts) text["num_experts"] = *changes.num_experts;
   if (changes.num_layers) {
     text["num_hidden_layers"] = *changes.num_layers;

@@ -277,6 +277,10 @@ Recipe plan_recipe(const Checkpoint& checkpoint, const ModelFacts& facts,
   for (const StoredTensor* tensor : checkpoint.tensors()) {
     if (layer_of(tensor->name).value_or(0) >= num_layers) continue;
     if (const auto expert = parse_expert(tensor->name)) {
+      if (const auto number = expert->module.substr(expert->bank.size() + 1);
+          number != std::to_string(expert->expert))
+        fail(*tensor,
+             fmt::format("is of expert \"{}\", expected a number without leading zeros", number));
       if (expert->expert >= facts.num_experts)
         fail(*tensor, fmt::format("is of expert {}, but num_experts is {}", expert->expert,
                                   facts.num_experts));

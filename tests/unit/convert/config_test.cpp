@@ -82,6 +82,18 @@ TEST(ConvertConfig, TruncatesLayersAndExperts) {
   EXPECT_EQ(text["linear_attn_config"]["full_attn_layers"], json({4}));
 }
 
+TEST(ConvertConfig, ATextConfigOfNullIsNone) {
+  TempDirectory directory;
+  json config = json::parse(read_text(kData / "kimi-linear-tiny/config.json"));
+  config["text_config"] = nullptr;
+  write_text(directory / "config.json", config.dump());
+  ConfigChanges changes;
+  changes.num_experts = 4;
+  const json result = json::parse(rewrite_config(directory / "config.json", changes).config_json);
+  EXPECT_EQ(result["num_experts"], 4);
+  EXPECT_TRUE(result["text_config"].is_null());
+}
+
 // The reader of claims understands what is written, and finds no contradiction in it.
 TEST(ConvertConfig, IsReadBackAsClaims) {
   ConfigChanges changes;
