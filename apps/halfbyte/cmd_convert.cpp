@@ -9,6 +9,7 @@
 #include "base/progress.h"
 #include "commands.h"
 #include "convert/convert.h"
+#include "halfbyte/error.h"
 
 namespace halfbyte {
 
@@ -23,7 +24,22 @@ struct Options {
   uint64_t max_shard_bytes = 4'000'000'000;
 };
 
+// Where the report goes: found out before the work, which may take hours.
+std::filesystem::path report_path_of(const Options& options) {
+  namespace fs = std::filesystem;
+  fs::path out = fs::path(options.out).lexically_normal();
+  if (!out.has_filename()) out = out.parent_path();  // "out/"
+  if (options.report.empty()) return out += ".report.json";
+  const fs::path report = fs::absolute(options.report).lexically_normal();
+  const fs::path folder = report.parent_path();
+  if (fs::is_directory(report) || !(fs::is_directory(folder) || folder == fs::absolute(out)))
+    throw Error(ErrorKind::kInput, "--report",
+                fmt::format("{} is no place for a file", options.report));
+  return options.report;
+}
+
 void convert(const Options& options, const CLI::App& command) {
+  const std::filesystem::path report_path = report_path_of(options);
   ConvertOptions convert_options;
   convert_options.scale = parse_scale_choice(options.scale);
   convert_options.recipe.experts_only = options.experts_only;
@@ -44,14 +60,8 @@ void convert(const Options& options, const CLI::App& command) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 
-  std::filesystem::path report_path = options.report;
-  if (report_path.empty()) {
-    report_path = options.out;
-    if (!report_path.has_filename()) report_path = report_path.parent_path();
-    report_path += ".report.json";
-  }
   write_text(report_path, report_json(report, convert_options));
-  fmt::print("{}{}, {}/s; every tensor is listed in {}\n", report_table(report),
+  fmt::print("{}{}, {}/s; every converted matrix is listed in {}\n", report_table(report),
              format_seconds(seconds),
              format_bytes(static_cast<int64_t>(static_cast<double>(report.read_bytes) / seconds)),
              report_path.string());

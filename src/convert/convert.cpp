@@ -36,19 +36,13 @@ constexpr int64_t kLargestCompanion = 64 << 20;  // tokenizer files and the like
 
 class OutputDirectory {
  public:
-  explicit OutputDirectory(const fs::path& out) : out_(out), partial_(out) {
-    if (!partial_.has_filename()) out_ = partial_ = out.parent_path();  // "out/"
+  explicit OutputDirectory(const fs::path& out) : out_(plain_name(out)), partial_(out_) {
     partial_ += ".partial";
-    if (fs::exists(out_) && !(fs::is_directory(out_) && fs::is_empty(out_)))
+    if (fs::exists(fs::symlink_status(out_)) &&
+        !(fs::is_directory(fs::symlink_status(out_)) && fs::is_empty(out_)))
       throw Error(ErrorKind::kInput, out_.string(),
                   "exists and is not an empty directory: name another or remove it");
-    fs::create_directories(partial_);
-    lock_ = ::open((partial_ / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-      if (lock_ >= 0) ::close(lock_);
-      throw Error(ErrorKind::kInput, partial_.string(),
-                  lock_ >= 0 ? "another conversion writes here" : "cannot be written");
-    }
+    take_partial();
     // What a conversion that was killed has left.
     for (const auto& entry : fs::directory_iterator(partial_))
       if (entry.path().filename() != kLockName) fs::remove_all(entry.path());
@@ -65,8 +59,9 @@ class OutputDirectory {
   const fs::path& path() const { return partial_; }
 
   void commit() {
-    fs::remove(partial_ / kLockName);
     fs::rename(partial_, out_);
+    // NOTE: after the rename: OUT.partial without its lock would not be taken for ours.
+    fs::remove(out_ / kLockName);
     ::close(std::exchange(lock_, -1));
     const int parent = ::open(fs::absolute(out_).parent_path().c_str(), O_RDONLY | O_CLOEXEC);
     if (parent < 0) return;
@@ -75,7 +70,33 @@ class OutputDirectory {
   }
 
  private:
-  static constexpr const char* kLockName = ".lock";
+  static constexpr const char* kLockName = ".halfbyte-convert.lock";
+
+  // Without "." and "/" at the end: the last part is what the rename makes.
+  static fs::path plain_name(const fs::path& out) {
+    fs::path plain = out.lexically_normal();
+    if (!plain.has_filename()) plain = plain.parent_path();  // "out/"
+    if (!plain.has_filename() || plain.filename() == "." || plain.filename() == "..")
+      throw Error(ErrorKind::kInput, fmt::format("\"{}\"", out.string()),
+                  "is no name for a new directory");
+    return plain;
+  }
+
+  // Makes OUT.partial, or takes over one of ours, known by its lock.
+  void take_partial() {
+    if (fs::exists(fs::symlink_status(partial_)) && !fs::exists(partial_ / kLockName) &&
+        !(fs::is_directory(fs::symlink_status(partial_)) && fs::is_empty(partial_)))
+      throw Error(ErrorKind::kInput, partial_.string(),
+                  "is in the way and not from a conversion: remove it, or name another directory");
+    fs::create_directories(partial_);
+    lock_ = ::open((partial_ / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+      if (lock_ >= 0) ::close(lock_);
+      throw Error(ErrorKind::kInput, partial_.string(),
+                  lock_ >= 0 ? "another conversion writes here" : "cannot be written");
+    }
+  }
+
   fs::path out_, partial_;
   int lock_ = -1;
 };

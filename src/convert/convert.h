@@ -51,8 +51,9 @@ struct ConvertReport {
   int64_t shards = 0;
 };
 
-// Throws Error before anything is written if OUT exists and is not empty, if another conversion
-// writes there, if the disk has too little room, or if the input is not what recipe.h says; and
+// Throws Error before anything is written if OUT exists and is not empty, if OUT.partial is there
+// and not from a conversion, if another conversion writes there, if the disk has too little room,
+// or if the input is not what recipe.h says; and
 // Error{kInput} naming tensor and index for a weight that is not finite or an MXFP4 scale that is
 // NaN. After an Error nothing is left behind.
 ConvertReport convert_checkpoint(const std::filesystem::path& in, const std::filesystem::path& out,

@@ -65,6 +65,11 @@ TEST(ConvertCommand, SaysWhatIsWrongInOneLine) {
   outcome = run_halfbyte("convert " HALFBYTE_TEST_DATA "/k3-tiny-bf16 " + out + " --scale best");
   EXPECT_NE(outcome.status, 0);
   EXPECT_NE(outcome.out.find("four-over-six"), std::string::npos) << outcome.out;
+  outcome = run_halfbyte("convert " HALFBYTE_TEST_DATA "/k3-tiny-bf16 " + out +
+                         " --report /nowhere/report.json");
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.out, "halfbyte: --report: /nowhere/report.json is no place for a file\n");
+  EXPECT_FALSE(std::filesystem::exists(out));
 }
 
 // A checkpoint that takes about a second with one thread and --scale mse: six layers of eight

@@ -304,6 +304,39 @@ TEST(Convert, LeavesAFullDirectoryAlone) {
   EXPECT_FALSE(std::filesystem::exists(directory / "out.partial"));
 }
 
+// OUT.partial may be somebody's download, even the input itself.
+TEST(Convert, ClearsOnlyItsOwnPartialDirectory) {
+  TempDirectory directory;
+  const std::filesystem::path in = directory / "model.partial";
+  std::filesystem::copy(kData / "k3-tiny-bf16", in);
+  const auto before = bytes_of_directory(in);
+  EXPECT_NE(message_of([&] {
+              convert_checkpoint(in, directory / "model", with_threads(1));
+            }).find("model.partial: is in the way and not from a conversion"),
+            std::string::npos);
+  EXPECT_EQ(bytes_of_directory(in), before);
+  EXPECT_FALSE(std::filesystem::exists(directory / "model"));
+
+  std::filesystem::create_directory(directory / "empty.partial");
+  convert_checkpoint(kData / "k3-tiny-bf16", directory / "empty", with_threads(1));
+  EXPECT_EQ(bytes_of_directory(directory / "empty").count(".halfbyte-convert.lock"), 0u);
+}
+
+TEST(Convert, RefusesAnOutputThatNoRenameCanMake) {
+  TempDirectory directory;
+  std::filesystem::create_directory(directory / "real");
+  std::filesystem::create_directory_symlink(directory / "real", directory / "link");
+  const auto message = [&](const std::filesystem::path& out) {
+    return message_of([&] { convert_checkpoint(kData / "k3-tiny-bf16", out, with_threads(1)); });
+  };
+  EXPECT_NE(message(directory / "link").find("exists and is not an empty directory"),
+            std::string::npos);
+  for (const char* out : {"", ".", "..", "/"})
+    EXPECT_NE(message(out).find("is no name for a new directory"), std::string::npos) << out;
+  EXPECT_EQ(message(directory / "sub/."), "");
+  EXPECT_TRUE(std::filesystem::exists(directory / "sub/config.json"));
+}
+
 // ---- Faulty input ------------------------------------------------------------------------------
 
 class ConvertFaults : public ::testing::Test {
@@ -438,6 +471,9 @@ TEST(ConvertCrafted, WhatIsNoExpertCheckpointIsRefusedByName) {
   tensors = two_experts();
   tensors.push_back({"model.layers.1.mlp.experts.2.w1.weight", DType::kBf16, {16, 16}, ""});
   expect(tensors, "is of expert 2, but num_experts is 2");
+  tensors = two_experts();
+  for (size_t i = 3; i < 6; ++i) tensors[i].name.replace(tensors[i].name.rfind(".1."), 3, ".00.");
+  expect(tensors, "is of expert \"00\", expected a number without leading zeros");
   tensors = two_experts();
   tensors.push_back({"model.layers.0.mlp.up_proj.weight_packed", DType::kU8, {16, 16}, ""});
   expect(tensors, "up_proj.weight_packed: is U8, quantised already and no routed expert");
