@@ -7,7 +7,7 @@
 
 namespace halfbyte {
 
-// act(gate, up), in fp32. Formulas: docs/numerics.md, section "Activations".
+// act(gate, up), in fp32.
 enum class ActivationKind {
   kSwiglu,         // silu(g) * u
   kSwigluClamped,  // g' = min(g, limit), u' = clamp(u, -limit, limit): g' * sigmoid(alpha g') * (u'

@@ -82,7 +82,8 @@ Checkpoint::Checkpoint(const fs::path& directory, std::vector<Error>* problems)
   }
   if (names.empty())
     throw Error(ErrorKind::kInput, directory.string(),
-                fmt::format("has no tensors: neither {} nor *.safetensors", kIndexName));
+                index ? fmt::format("has no tensors: {} names none", kIndexName)
+                      : fmt::format("has no tensors: neither {} nor *.safetensors", kIndexName));
 
   // The files, each checked by itself.
   std::vector<std::unique_ptr<SafetensorsFile>> opened(names.size());  // none: broken or missing
