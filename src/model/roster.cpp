@@ -182,6 +182,12 @@ int layer_of(std::string_view name) {
   return layer;
 }
 
+// Part of a matrix or a vector, not a scale of something that we do not quantise.
+bool is_weight(std::string_view name) {
+  const std::string_view part = name.substr(name.rfind('.') + 1);
+  return part == "weight" || part == "weight_packed" || part == "A_log" || part == "dt_bias";
+}
+
 bool is_for_vision(std::string_view name) {
   return name.starts_with("vision_tower.") || name.starts_with("mm_projector.");
 }
@@ -247,7 +253,8 @@ std::vector<UnreadTensor> unread_tensors(const Checkpoint& checkpoint, const Mod
       kind = UnreadKind::kVision;
     else if (layer_of(name) >= config.num_layers)
       kind = UnreadKind::kOtherLayer;
-    else if (name.find(".experts.") != std::string_view::npos || name.ends_with(".bias"))
+    else if (name.find(".experts.") != std::string_view::npos || name.ends_with(".bias") ||
+             (layer_of(name) >= 0 && is_weight(name)))
       kind = UnreadKind::kUnknown;
     unread.push_back({tensor, kind});
   }
@@ -255,11 +262,12 @@ std::vector<UnreadTensor> unread_tensors(const Checkpoint& checkpoint, const Mod
 }
 
 Error unknown_tensor_error(const StoredTensor& tensor) {
-  return Error(
-      ErrorKind::kInput, tensor.where(),
-      tensor.name.ends_with(".bias")
-          ? "is not known: no matrix of this architecture has a bias"
-          : "is not known: the experts of a layer are experts.N.w1, w2, w3, counted from 0");
+  const char* message = "would not be read: config.json describes a network without it";
+  if (tensor.name.ends_with(".bias"))
+    message = "is not known: no matrix of this architecture has a bias";
+  else if (tensor.name.find(".experts.") != std::string_view::npos)
+    message = "is not known: the experts of a layer are experts.N.w1, w2, w3, counted from 0";
+  return Error(ErrorKind::kInput, tensor.where(), message);
 }
 
 void check_roster(const Checkpoint& checkpoint, const ModelConfig& config,

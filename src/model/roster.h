@@ -56,7 +56,7 @@ enum class UnreadKind {
   kVision,      // vision_tower., mm_projector.
   kOtherLayer,  // of a layer beyond num_layers
   kHarmless,    // anything else that changes no result, e.g. scales of a KV cache
-  kUnknown,     // under "experts.", or a bias: would change results if it were read
+  kUnknown,     // under "experts.", a bias, a weight of a layer: would change results if read
 };
 struct UnreadTensor {
   const StoredTensor* tensor;

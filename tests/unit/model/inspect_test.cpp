@@ -200,6 +200,26 @@ TEST(Inspect, NamesWhatNobodyWouldRead) {
   EXPECT_EQ(unread, 4);
 }
 
+// A configuration that has lost a key describes another network than the weights.
+TEST(Inspect, NamesWeightsThatTheConfigDoesNotAskFor) {
+  for (const auto& [key, part] : std::vector<std::pair<const char*, const char*>>{
+           {"mla_use_output_gate", "layers.3.self_attn.g_proj.weight"},
+           {"attn_res_block_size", "layers.0.mlp_res_norm.weight"},
+           {"latent_moe_use_norm", "layers.1.block_sparse_moe.routed_expert_norm.weight"}}) {
+    EditedModel model("k3-tiny-bf16");
+    model.config["text_config"].erase(key);
+    EXPECT_NE(model.reasons().find(std::string(part) +
+                                   ": would not be read: config.json describes a network"),
+              std::string::npos)
+        << key << "\n"
+        << model.reasons();
+  }
+  EditedModel shared("k3-tiny-bf16");
+  shared.config["text_config"]["num_shared_experts"] = 0;
+  EXPECT_NE(shared.reasons().find("shared_experts.gate_proj.weight: would not be read"),
+            std::string::npos);
+}
+
 TEST(Inspect, NamesBadValues) {
   const auto reasons = [](const auto& edit) {
     EditedModel model("k3-tiny-nvfp4");
