@@ -153,7 +153,7 @@ void add_compare_command(CLI::App& app) {
   command
       ->add_option("--threads", options->device_options.threads,
                    "0: as many as the process may run on")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, kMaxThreads))
       ->capture_default_str();
   command->add_flag("--json", options->json, "JSON instead of a table");
   command->footer(

@@ -89,8 +89,9 @@ void add_convert_command(CLI::App& app) {
   command->add_option("--num-layers", options->num_layers, "Keep only the first N layers");
   command->add_option("--keep-experts", options->keep_experts,
                       "Keep only the first N experts of every layer");
-  command->add_option("--threads", options->threads, "Threads; default: all processors")
-      ->check(CLI::PositiveNumber);
+  command->add_option("--threads", options->threads, "0: as many as the process may run on")
+      ->check(CLI::Range(0, kMaxThreads))
+      ->capture_default_str();
   command
       ->add_option("--max-shard-size", options->max_shard_bytes,
                    "Largest file of the result, e.g. 4GB")

@@ -5,29 +5,42 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "commands.h"
 #include "formats/safetensors.h"
 #include "halfbyte/error.h"
 #include "model/model.h"
+#include "prompt.h"
 
 namespace halfbyte {
 namespace {
 
 struct LogitsArguments {
-  std::string model_path, device = "auto", out, trace;
-  std::vector<int32_t> ids;
+  std::string model_path, device = "auto", ids, out, trace;
   bool last = false;
   int chunk = 512;
   int threads = 0;
 };
 
 void write_logits(const LogitsArguments& arguments) {
+  // What can be wrong with the request comes before the work.
+  const std::vector<int64_t> numbers = parse_ids(arguments.ids, "--ids");
+  check_ids(numbers, read_model_config(arguments.model_path), "--ids");
+  const std::vector<int32_t> ids(numbers.begin(), numbers.end());
+  { const AtomicFile can_be_written(arguments.out); }
+  if (!arguments.trace.empty()) {
+    if (arguments.trace == arguments.out)
+      throw Error(ErrorKind::kInput, "--trace",
+                  fmt::format("{} is --out already", arguments.trace));
+    const AtomicFile can_be_written(arguments.trace);
+  }
+
   const auto device = open_device(arguments.device, {.threads = arguments.threads});
   const auto model = Model::open(arguments.model_path, *device, {.max_chunk = arguments.chunk});
-  Sequence sequence = model->new_sequence(static_cast<int64_t>(arguments.ids.size()));
+  Sequence sequence = model->new_sequence(static_cast<int64_t>(ids.size()));
   Trace trace;
   const auto logits =
-      model->forward(arguments.ids, sequence, arguments.last ? LogitRows::kLast : LogitRows::kAll,
+      model->forward(ids, sequence, arguments.last ? LogitRows::kLast : LogitRows::kAll,
                      arguments.trace.empty() ? nullptr : &trace);
 
   const int64_t vocab = model->config().vocab_size;
@@ -47,7 +60,7 @@ void add_logits_command(CLI::App& app) {
       app.add_subcommand("logits", "Run token ids through a model and write the logits");
   command->add_option("--model-path", arguments->model_path, "Directory of the checkpoint")
       ->required();
-  command->add_option("--ids", arguments->ids, "Token ids: 5,6,7")->delimiter(',')->required();
+  command->add_option("--ids", arguments->ids, "Token ids: 5,6,7")->required();
   command->add_option("--out", arguments->out, "File to write: `logits` F32 [T, V]")->required();
   command->add_flag("--last", arguments->last, "Only the last position: [1, V]");
   command->add_option("--device", arguments->device, "auto, ref, cpu, cpu.avx2, ...")
@@ -60,7 +73,7 @@ void add_logits_command(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--threads", arguments->threads, "0: as many as the process may run on")
-      ->check(CLI::Range(0, 4096))
+      ->check(CLI::Range(0, kMaxThreads))
       ->capture_default_str();
   command->footer(
       "Examples:\n"

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,7 +23,7 @@ namespace {
 struct Options {
   std::string model_path;
   std::string prompt;
-  std::vector<int64_t> ids;
+  std::string ids;
   std::string device = "auto";
   DeviceOptions device_options;
   GenerateOptions generate;
@@ -125,8 +126,9 @@ void run(Options options, const CLI::App& command) {
   } else if (command.count("--prompt") > 0) {
     prompt = encode_prompt(tokenizer.get(), options.prompt, "--prompt");
   } else {
-    check_ids(options.ids, config, "--ids");
-    prompt.assign(options.ids.begin(), options.ids.end());
+    const std::vector<int64_t> ids = parse_ids(options.ids, "--ids");
+    check_ids(ids, config, "--ids");
+    prompt.assign(ids.begin(), ids.end());
   }
   if (output == nullptr && tokenizer != nullptr)
     output = std::make_unique<TextOutput>(*tokenizer);
@@ -152,14 +154,14 @@ void add_run_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("run", "Continue a prompt");
   command->add_option("--model-path", options->model_path, "Checkpoint directory")->required();
   command->add_option("--prompt", options->prompt, "The prompt, as text");
-  command->add_option("--ids", options->ids, "The prompt, as token ids: 1,2,3")->delimiter(',');
+  command->add_option("--ids", options->ids, "The prompt, as token ids: 1,2,3");
   command->add_flag("--chat", options->chat,
                     "The prompt is a message to the model, the output its answer");
   command->add_flag("--no-thinking", options->no_thinking, "With --chat: answer at once");
   command
       ->add_option("--max-new-tokens", options->generate.max_new_tokens,
                    "Stop after so many tokens")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()))
       ->capture_default_str();
   command->add_option("--temperature", sampling.temperature, "0 takes the most probable token")
       ->capture_default_str();
@@ -174,7 +176,7 @@ void add_run_command(CLI::App& app) {
   command
       ->add_option("--threads", options->device_options.threads,
                    "0: as many as the process may run on")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, kMaxThreads))
       ->capture_default_str();
   command->footer(
       "Text (or token ids, where the directory has no tokenizer) goes to the standard output; "

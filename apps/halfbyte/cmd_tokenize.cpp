@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "commands.h"
 #include "halfbyte/error.h"
+#include "prompt.h"
 #include "text/tokenizer.h"
 
 namespace halfbyte {
@@ -24,7 +25,7 @@ struct Options {
   bool from_stdin = false;
   bool json_lines = false;
   bool specials = false;
-  std::vector<int32_t> decode;
+  std::string decode;
 };
 
 std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text, bool specials) {
@@ -49,7 +50,15 @@ void tokenize(const Options& options, const CLI::App& command) {
                  fmt::join(encode(tokenizer, document.root().string(), options.specials), ","));
     }
   } else if (command.count("--decode") > 0) {
-    fmt::print("{}\n", tokenizer.decode(options.decode));
+    std::vector<int32_t> ids;
+    for (const int64_t id : parse_ids(options.decode, "--decode")) {
+      if (id < 0 || id >= tokenizer.vocab_size())
+        throw Error(
+            ErrorKind::kInput, "--decode",
+            fmt::format("{} is outside the vocabulary [0, {})", id, tokenizer.vocab_size()));
+      ids.push_back(static_cast<int32_t>(id));
+    }
+    fmt::print("{}\n", tokenizer.decode(ids));
   } else {
     const std::string text =
         options.from_stdin ? std::string(std::istreambuf_iterator(std::cin), {}) : options.text;
@@ -69,8 +78,7 @@ void add_tokenize_command(CLI::App& app) {
   command->add_flag(
       "--json-lines", options->json_lines,
       "Each line of the standard input is a JSON string; one JSON list of ids a line comes out");
-  command->add_option("--decode", options->decode, "Print the text of these ids: 1,2,3")
-      ->delimiter(',');
+  command->add_option("--decode", options->decode, "Print the text of these ids: 1,2,3");
   command->add_flag("--specials", options->specials, "Names of special tokens become their ids");
   command->footer(
       "Examples:\n"

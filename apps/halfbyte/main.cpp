@@ -1,10 +1,15 @@
-// `halfbyte`: one binary, subcommands. An Error becomes one line on stderr and exit status 1.
+// `halfbyte`: one binary, subcommands. An Error becomes one line on stderr and exit status 1, a
+// command line that cannot be understood one line and exit status 2.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <exception>
 
 #include "commands.h"
+
+namespace {
+constexpr int kUsageStatus = 2;
+}
 
 int main(int argc, char** argv) {
   CLI::App app{"halfbyte: 4-bit mixture-of-experts language models on CPUs and Hopper GPUs"};
@@ -21,8 +26,12 @@ int main(int argc, char** argv) {
   halfbyte::add_bench_command(app);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
+  } catch (const CLI::RuntimeError& error) {  // a command has said what it had to say
     return app.exit(error);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    fmt::print(stderr, "halfbyte: {} (--help shows what is possible)\n", error.what());
+    return kUsageStatus;
   } catch (const std::exception& error) {
     fmt::print(stderr, "halfbyte: {}\n", error.what());
     return 1;

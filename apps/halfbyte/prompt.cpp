@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+
 #include "halfbyte/error.h"
 
 namespace halfbyte {
@@ -25,6 +28,28 @@ std::vector<int32_t> encode_prompt(const Tokenizer* tokenizer, std::string_view 
                 "ids work");
   if (text.empty()) throw Error(ErrorKind::kInput, where, "is empty");
   return tokenizer->encode(text);
+}
+
+std::vector<int64_t> parse_ids(std::string_view text, const std::string& where) {
+  constexpr const char* kSpace = " \t\r\n";
+  if (text.find_first_not_of(kSpace) == std::string_view::npos)
+    throw Error(ErrorKind::kInput, where, "is empty, expected token ids");
+  std::vector<int64_t> ids;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    std::string_view word = text.substr(begin, end - begin);
+    word.remove_prefix(std::min(word.find_first_not_of(kSpace), word.size()));
+    word = word.substr(0, word.find_last_not_of(kSpace) + 1);
+    int64_t id = 0;
+    const auto [rest, status] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (status != std::errc() || rest != word.data() + word.size())
+      throw Error(ErrorKind::kInput, where,
+                  fmt::format("\"{}\" at place {} is no token id, expected numbers as in 1,2,3",
+                              word, ids.size()));
+    ids.push_back(id);
+    begin = end + 1;
+  }
+  return ids;
 }
 
 void check_ids(const std::vector<int64_t>& ids, const ModelConfig& config,

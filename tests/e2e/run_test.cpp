@@ -68,11 +68,51 @@ TEST(RunCommand, WhatIsWrongIsSaidInOneLine) {
   expect_refused(with({"--prompt", "x"}), "--prompt: text needs a tokenizer");
   expect_refused(with({"--ids", "1,512"}), "id 512 at place 1 is outside the vocabulary");
   expect_refused(with({"--ids", "-1"}), "id -1 at place 0 is outside the vocabulary");
+  expect_refused(with({"--ids", ""}), "--ids: is empty, expected token ids");
+  expect_refused(with({"--ids", "1,,2"}), "--ids: \"\" at place 1 is no token id");
+  expect_refused(with({"--ids", "1,2,"}), "--ids: \"\" at place 2 is no token id");
+  expect_refused(with({"--ids", "0x10"}), "--ids: \"0x10\" at place 0 is no token id");
+  expect_refused(with({"--ids", "99999999999999999999"}), "is no token id");
   expect_refused(with({"--ids", "1", "--top-p", "0"}), "top-p: is 0, expected more than 0");
   expect_refused(with({"--ids", "1", "--temperature", "-1"}), "temperature: is -1");
   expect_refused({"run", "--model-path", kModel, "--ids", "1", "--device", "abacus"},
                  "unknown device");
   expect_refused({"run", "--model-path", "/nowhere", "--ids", "1"}, "/nowhere/config.json");
+}
+
+TEST(LogitsCommand, WhatIsWrongIsSaidBeforeTheWork) {
+  const TempDirectory directory;
+  const std::string out = (directory / "logits").string();
+  const auto logits = [&](const std::string& ids, const std::string& to, Words more = {}) {
+    Words words = {"logits", "--model-path", kModel, "--device", "ref", "--ids", ids, "--out", to};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  expect_refused(logits("1,512", out), "--ids: id 512 at place 1 is outside the vocabulary");
+  expect_refused(logits("", out), "--ids: is empty");
+  expect_refused(logits("1", "/nowhere/logits"), "/nowhere/logits.partial: cannot be created");
+  expect_refused(logits("1", directory.path().string()), "is no place for a file");
+  expect_refused(logits("1", out, {"--trace", "/nowhere/t"}), "/nowhere/t.partial");
+  expect_refused(logits("1", out, {"--trace", out}), "--trace: " + out + " is --out already");
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+TEST(CommandLine, WhatIsNotUnderstoodIsOneLineAndStatus2) {
+  for (const Words& words : std::vector<Words>{{},
+                                               {"abacus"},
+                                               {"inspect"},
+                                               {"inspect", kModel, "--abacus"},
+                                               {"run", "--model-path", kModel, "--threads", "-1"},
+                                               {"convert", "a", "b", "--threads", "100000"},
+                                               {"logits", "--chunk", "0"}}) {
+    const ProcessResult result = run_halfbyte(words);
+    EXPECT_EQ(result.status, 2) << fmt::format("{}", words);
+    EXPECT_EQ(result.err.rfind("halfbyte: ", 0), 0u) << result.err;
+    EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;
+    EXPECT_LT(result.err.size(), 200u) << result.err;
+  }
+  EXPECT_EQ(run_halfbyte({"--help"}).status, 0);
+  EXPECT_EQ(run_halfbyte({"inspect", "/nowhere"}).status, 1);
 }
 
 // A model with a tokenizer: the tiny model's own ids cut down to fit would be another model, so the
