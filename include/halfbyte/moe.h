@@ -57,8 +57,10 @@ using ExpertSource = std::function<ExpertWeights(int expert)>;
 struct Routing {
   const int32_t* topk_ids =
       nullptr;  // (T, K); an id outside [0, E) is skipped, whatever its weight
-  const float* topk_weights = nullptr;  // (T, K); final factors, applied to the expert's output
-  int num_tokens = 0;                   // T, 0 is legal
+  // (T, K); final factors, applied to the expert's output; 0 skips the slot, even if the expert
+  // gives NaN
+  const float* topk_weights = nullptr;
+  int num_tokens = 0;  // T, 0 is legal
 };
 
 class MoeLayer {

@@ -58,6 +58,35 @@ TEST_P(MoeOp, Bf16OutputAgrees) {
   }
 }
 
+// `expected_contract_a` rounds each slot's output to BF16 before the sum; we do not. Each of K
+// slots is then off by at most half a BF16 step of the largest of them, and the two results are
+// rounded once more; their own step may be twice or four times that of the largest term.
+TEST_P(MoeOp, Bf16OutputIsWithinStepsOfContractA) {
+  for (const std::string& path : case_files()) {
+    const MoeCase c(path);
+    const int top_k = c.shape.top_k;
+    const std::vector<float> contract = floats(c.file.get("expected_contract_a"));
+    const std::vector<float> y = run(c, c.shape, GetParam(), DType::kBf16);
+    // |weight o| of each slot, from the definition with the other slots taken out.
+    std::vector<float> largest(y.size());
+    for (int k = 0; k < top_k; ++k) {
+      std::vector<int32_t> ids(c.routing.topk_ids, c.routing.topk_ids + c.x.rows * top_k);
+      for (size_t slot = 0; slot < ids.size(); ++slot)
+        if (static_cast<int>(slot) % top_k != k) ids[slot] = -1;
+      testing_moe::Runner runner("ref", c.shape, c.experts, c.routing.num_tokens);
+      const std::vector<float> term =
+          runner.run({ids.data(), c.routing.topk_weights, c.routing.num_tokens}, c.x, DType::kF32);
+      for (size_t i = 0; i < term.size(); ++i)
+        largest[i] = std::max(largest[i], std::fabs(term[i]));
+    }
+    for (size_t i = 0; i < y.size(); ++i) {
+      const double step = largest[i] > 0 ? std::ldexp(1, std::ilogb(largest[i]) - 7) : 0;
+      ASSERT_LE(std::fabs(double{y[i]} - double{contract[i]}), (top_k / 2.0 + 4) * step)
+          << path << " element " << i;
+    }
+  }
+}
+
 TEST_P(MoeOp, RowsWithoutExpertsAreExactlyZero) {
   int rows = 0;
   for (const std::string& path : case_files()) {

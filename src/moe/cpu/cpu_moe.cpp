@@ -322,9 +322,9 @@ class Chunk {
       std::array<float, kOutputRun * kTileRows> sum{};
       for (int64_t slot = t * shape_.top_k; slot < (t + 1) * shape_.top_k; ++slot) {
         const int32_t id = routing_.topk_ids[slot];
-        if (id >= 0 && id < shape_.num_experts)
-          kernels_.add_scaled(out + slot * kOutputRun * kTileRows, routing_.topk_weights[slot],
-                              cols, sum.data());
+        const float weight = routing_.topk_weights[slot];
+        if (id >= 0 && id < shape_.num_experts && weight != 0)
+          kernels_.add_scaled(out + slot * kOutputRun * kTileRows, weight, cols, sum.data());
       }
       kernels_.store_row(sum.data(), cols, y_.dtype, y_.row_slice(t, 1).col_slice(col, cols).data);
     }

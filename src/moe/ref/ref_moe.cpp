@@ -152,15 +152,15 @@ class RefMoeLayer : public MoeLayer {
       if (count > 0) run_expert(e, slots, count, x, out);
     }
 
-    // y = sum over slots in slot order. A slot without an expert adds nothing, whatever its weight.
+    // y = sum over slots in slot order. A slot without an expert or with weight 0 adds nothing.
     for (int64_t t = 0; t < routing.num_tokens; ++t)
       for (int64_t l = 0; l < shape.hidden; ++l) {
         double sum = 0;
         for (int64_t slot = t * top_k; slot < (t + 1) * top_k; ++slot) {
           const int32_t id = routing.topk_ids[slot];
-          if (id >= 0 && id < shape.num_experts)
-            sum += double{routing.topk_weights[slot]} *
-                   out[static_cast<size_t>(slot * shape.hidden + l)];
+          const float weight = routing.topk_weights[slot];
+          if (id >= 0 && id < shape.num_experts && weight != 0)
+            sum += double{weight} * out[static_cast<size_t>(slot * shape.hidden + l)];
         }
         store(y, t, l, sum);
       }

@@ -383,6 +383,27 @@ TEST_P(MoeFaults, WeightOfASkippedSlotIsIgnored) {
               kBf16);
 }
 
+// Weight 0 or id -1: an expert full of NaN changes nothing.
+TEST_P(MoeFaults, SkippedExpertsMayGiveNan) {
+  std::mt19937 random(77);
+  MoeShape shape = constant_shape(2, 2);
+  shape.weights = WeightFormat::kBf16;
+  StoredExperts experts = testing_moe::random_experts(shape, random);
+  for (size_t m = 3; m < 6; ++m)  // expert 1
+    std::fill(experts.matrices[m].values.begin(), experts.matrices[m].values.end(), uint8_t{0xFF});
+  std::vector<uint16_t> x = testing_moe::random_bf16(128, random);
+  Runner runner(GetParam(), shape, experts.views, 1);
+  const auto run = [&](int32_t second, float weight) {
+    const int32_t ids[] = {0, second};
+    const float weights[] = {0.5f, weight};
+    return runner.run({ids, weights, 1}, bf16_view(x, 1, 128));
+  };
+  const std::vector<float> alone = run(-1, 0.5f);
+  EXPECT_FALSE(std::isnan(alone[0]));
+  EXPECT_EQ(run(1, 0), alone);
+  EXPECT_TRUE(std::isnan(run(1, 0.5f)[0]));
+}
+
 // --- G. Determinism
 
 TEST_P(MoeFaults, B71_B72_RunsAreBitwiseTheSame) {
