@@ -1,10 +1,14 @@
 #include "moe/case_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <set>
 #include <string>
+#include <string_view>
 
 #include "base/json.h"
 #include "halfbyte/error.h"
@@ -64,6 +68,9 @@ MatrixView read_matrix(const SafetensorsFile& file, const std::string& name) {
   return view;
 }
 
+constexpr std::array<std::string_view, 5> kParameters = {"beta", "linear_beta", "alpha", "limit",
+                                                         "up_bias"};
+
 Activation read_activation(const SafetensorsFile& file) {
   const auto found = file.metadata().find("case");
   if (found == file.metadata().end()) refuse(file, "metadata", "no entry \"case\"");
@@ -73,6 +80,10 @@ Activation read_activation(const SafetensorsFile& file) {
   Activation activation = parse_activation(root.get("activation").string());
   const auto params = root.find_value("params");
   if (!params) return activation;
+  params->for_each_member([](std::string_view key, const Json& value) {
+    if (std::find(kParameters.begin(), kParameters.end(), key) == kParameters.end())
+      value.fail(fmt::format("is not known, expected {}", fmt::join(kParameters, ", ")));
+  });
   // A key that is there and null means "none" for linear_beta.
   if (const auto value = params->find("linear_beta"); value && value->is_null())
     activation.linear_beta.reset();
@@ -93,6 +104,23 @@ std::string find_matrix(const SafetensorsFile& file, const std::string& expert, 
   for (const char* name : {native, usual})
     if (file.find(expert + name + ".weight") != nullptr) return expert + name;
   return "";
+}
+
+// A hole in the numbering would otherwise end the layer early, and ids behind it would be skipped
+// without a word.
+void check_all_read(const SafetensorsFile& file, const std::vector<ExpertWeights>& experts) {
+  std::set<std::string_view> read;  // "experts.0.w1.weight"
+  for (const ExpertWeights& expert : experts)
+    for (const MatrixView& matrix : {expert.gate, expert.up, expert.down}) read.insert(matrix.name);
+  for (const StoredTensor& tensor : file.tensors()) {
+    if (!tensor.name.starts_with("experts.")) continue;
+    const std::string_view module = tensor.name.substr(0, tensor.name.rfind('.'));
+    if (!read.contains(fmt::format("{}.weight", module)))
+      refuse(file, std::string(tensor.name),
+             fmt::format("belongs to none of the experts 0 to {}, which are numbered without a "
+                         "hole and have w1 or gate_proj, w3 or up_proj, w2 or down_proj",
+                         experts.size() - 1));
+  }
 }
 
 }  // namespace
@@ -125,6 +153,7 @@ MoeCase::MoeCase(const std::filesystem::path& path) : file(path) {
     experts.push_back(expert);
   }
   if (experts.empty()) refuse(file, "experts.0", "no experts");
+  check_all_read(file, experts);
 
   shape.num_experts = static_cast<int>(experts.size());
   shape.top_k = static_cast<int>(ids.shape[1]);
