@@ -2,7 +2,8 @@
 //
 //   swiglu          g sigmoid(g) u
 //   swiglu_clamped  g' sigmoid(alpha g') (u' + up_bias), g' = min(g, limit), u' = clamp(u, +-limit)
-//   geglu_tanh      g/2 (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))) u
+//   geglu_tanh      g sigmoid(2z) u, z = sqrt(2/pi) (g + 0.044715 g^3): g/2 (1 + tanh z) u
+//                   without the cancellation for negative z
 //   situ            beta tanh(g/beta) sigmoid(g) linear_beta tanh(u/linear_beta)
 //   relu2           max(0, u)^2, no gate
 // A NaN stays a NaN. Checked: tests/unit/ops/activation_test.cpp.
@@ -40,7 +41,7 @@ T activate(const Activation& a, T gate, T up) {
     }
     case ActivationKind::kGegluTanh: {
       const T root = T(0.79788456080286535588);  // sqrt(2 / pi)
-      return gate / 2 * (1 + std::tanh(root * (gate + T(0.044715) * gate * gate * gate))) * up;
+      return gate * sigmoid(2 * root * (gate + T(0.044715) * gate * gate * gate)) * up;
     }
     case ActivationKind::kRelu2:
       return up < 0 ? T{0} : up * up;

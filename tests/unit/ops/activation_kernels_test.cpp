@@ -36,13 +36,6 @@ const std::vector<Activation> kAll = {
     {.kind = ActivationKind::kSitu, .linear_beta = std::nullopt},
 };
 
-// In double. NOTE: geglu_tanh by its sigmoid: 1 + tanh z would leave no digits of a negative z.
-double exact_activation(const Activation& a, double gate, double up) {
-  if (a.kind != ActivationKind::kGegluTanh) return activate<double>(a, gate, up);
-  const double z = 0.79788456080286535588 * (gate + 0.044715 * gate * gate * gate);
-  return gate * sigmoid(2 * z) * up;
-}
-
 // Relative to the result: four roundings of a product and the functions' own, 16 units of 2^-24.
 // The sigmoid of a large argument carries the argument's rounding, hence the factor 1 + |z|, z at
 // most alpha g or 1.6 (g + 0.045 g^3).
@@ -57,7 +50,7 @@ TEST(ActivationKernels, AgreeWithDoubleOverAllSizes) {
         for (float& u : up) u = size * normal(random);
         activate_kernel(level)(a, {gate.data(), up.data(), 1.0f, 1.0f}, 157, h.data());
         for (size_t i = 0; i < h.size(); ++i) {
-          const double exact = exact_activation(a, double{gate[i]}, double{up[i]});
+          const double exact = activate<double>(a, gate[i], up[i]);
           double z = std::fabs(double{gate[i]}) * 1.702;
           if (a.kind == ActivationKind::kGegluTanh)
             z = 1.6 *
@@ -101,6 +94,12 @@ TEST(ActivationKernels, PublishedValues) {
     expect(relu2, 0, 3, 9);
     expect(relu2, 0, -3, 0);
   }
+}
+
+// The double formulas too: as g/2 (1 + tanh z) this one would be 0.
+TEST(ActivationKernels, TheDefinitionOfGegluKeepsItsDigitsBelowZero) {
+  const double exact = -3.10778293750111121803e-21;  // computed with 50 digits
+  EXPECT_NEAR(activate<double>({.kind = ActivationKind::kGegluTanh}, -8, 1), exact, 1e-33);
 }
 
 // moe-faults B46.
