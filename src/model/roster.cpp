@@ -50,7 +50,7 @@ class Builder {
     const int64_t hidden = config_.hidden, width = int64_t{kda.heads} * kda.head_dim;
     for (const char* which : {"q", "k", "v"}) {
       add(TensorRole::kMatrix, attention + which + "_proj", width, hidden);
-      add(TensorRole::kVector, attention + which + "_conv1d.weight", width * kda.conv_width);
+      add(TensorRole::kVector, attention + which + "_conv1d.weight", width, kda.conv_width);
     }
     add(TensorRole::kMatrix, attention + "f_a_proj", kda.head_dim, hidden);
     add(TensorRole::kMatrix, attention + "f_b_proj", width, kda.head_dim);
@@ -157,12 +157,20 @@ void check_shape(const Checkpoint& checkpoint, const RosterEntry& entry) {
                             entry.rows, entry.cols));
 }
 
+std::vector<int64_t> without_ones(std::vector<int64_t> shape) {
+  std::erase(shape, 1);
+  return shape;
+}
+
 void check_plain(const StoredTensor& tensor, const RosterEntry& entry) {
   if (tensor.dtype != DType::kBf16 && tensor.dtype != DType::kF32)
     throw Error(ErrorKind::kInput, tensor.where(),
                 fmt::format("is {}, expected BF16 or F32", name_of(tensor.dtype)));
   const int64_t elements = tensor.elements(), expected = entry.rows * entry.cols;
   bool fits = elements == expected;
+  // Taps of a convolution lie side by side: (rows, 1, cols), never transposed.
+  if (entry.role == TensorRole::kVector && entry.cols > 1)
+    fits = without_ones(tensor.shape) == without_ones({entry.rows, entry.cols});
   if (entry.role == TensorRole::kLogDecay) fits = elements >= expected;
   if (entry.role == TensorRole::kEmbedding)
     fits = tensor.shape == std::vector<int64_t>{entry.rows, entry.cols};

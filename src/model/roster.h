@@ -20,7 +20,7 @@ namespace halfbyte {
 enum class TensorRole {
   kMatrix,     // `name` is a module: any stored WeightFormat, (rows, cols)
   kExpert,     // the same, of a routed expert
-  kVector,     // `name` is a tensor: BF16 or F32, rows values ([1, rows] is the same)
+  kVector,     // `name` is a tensor: BF16 or F32, rows x cols values; extents of 1 do not count
   kEmbedding,  // `name` is a tensor: BF16 or F32 (rows, cols)
   kLogDecay,   // `name` is a tensor: F32 or BF16, `rows` live values, then only zeros
 };

@@ -170,6 +170,14 @@ TEST(Inspect, NamesWrongShapesAndDtypes) {
             "model.safetensors: tensor " + kLayer +
                 "block_sparse_moe.routed_expert_up_proj.weight: is a matrix of 32 x "
                 "64, expected 64 x 32");
+  // As many values, in another order: taps before channels.
+  EditedModel taps("k3-tiny-bf16");
+  taps.at(kLayer + "self_attn.k_conv1d.weight").shape = {4, 1, 128};
+  EXPECT_NE(taps.reasons().find("self_attn.k_conv1d.weight: has shape [4, 1, 128], expected 128 x"),
+            std::string::npos)
+      << taps.reasons();
+  taps.at(kLayer + "self_attn.k_conv1d.weight").shape = {128, 4};
+  EXPECT_EQ(taps.reasons(), "");
   EditedModel half("k3-tiny-bf16");
   half.at(kLayer + "self_attn.q_proj.weight").dtype = DType::kF16;
   EXPECT_NE(half.reasons().find("self_attn.q_proj.weight: is F16; halfbyte runs"),
