@@ -30,7 +30,10 @@ void append_tensors(const RosterEntry& entry, std::vector<TensorSpec>& tensors) 
       tensors.push_back({entry.name, DType::kBf16, {entry.rows, entry.cols}});
       break;
     case TensorRole::kVector:
-      tensors.push_back({entry.name, DType::kBf16, {entry.rows}});
+      if (entry.cols == 1)
+        tensors.push_back({entry.name, DType::kBf16, {entry.rows}});
+      else
+        tensors.push_back({entry.name, DType::kBf16, {entry.rows, 1, entry.cols}});
       break;
     case TensorRole::kLogDecay:
       tensors.push_back({entry.name, DType::kF32, {128}});
