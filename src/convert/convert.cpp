@@ -337,7 +337,9 @@ class Conversion {
 
     std::vector<CastCounts> counts(chunks.size());
     for_each(chunks.size(), [&](size_t c, Scratch& scratch) {
-      const auto& [p, row, count] = chunks[c];
+      // NOTE: no structured binding: clang 14 cannot capture one in the lambda below.
+      const size_t p = chunks[c].projection;
+      const int64_t row = chunks[c].row, count = chunks[c].count;
       const Unit::Projection& one = unit.projections[p];
       const int64_t cols = one.matrix.cols;
       scratch.codes.resize(static_cast<size_t>(count * cols / 2));
@@ -383,7 +385,9 @@ class Conversion {
   float find_amax(const Unit& unit, const std::vector<Chunk>& chunks) {
     std::vector<float> amax(chunks.size());
     for_each(chunks.size(), [&](size_t c, Scratch&) {
-      const auto& [p, row, count] = chunks[c];
+      // NOTE: no structured binding: clang 14 cannot capture one in the lambda below.
+      const size_t p = chunks[c].projection;
+      const int64_t row = chunks[c].row, count = chunks[c].count;
       const Unit::Projection& one = unit.projections[p];
       const int64_t cols = one.matrix.cols, elements = count * cols;
       with_rows(one.matrix, row, [&, first_row = row](const auto* values) {
@@ -400,7 +404,9 @@ class Conversion {
   int find_exponent(const Unit& unit, const std::vector<Chunk>& chunks) {
     std::vector<std::optional<int>> largest(chunks.size());
     for_each(chunks.size(), [&](size_t c, Scratch&) {
-      const auto& [p, row, count] = chunks[c];
+      // NOTE: no structured binding: clang 14 cannot capture one in the lambda below.
+      const size_t p = chunks[c].projection;
+      const int64_t row = chunks[c].row, count = chunks[c].count;
       const Unit::Projection& one = unit.projections[p];
       const int64_t cols = one.matrix.cols, groups = cols / kMxfp4Group;
       const uint8_t* scales = static_cast<const uint8_t*>(one.matrix.scales) + row * groups;
