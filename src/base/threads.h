@@ -30,7 +30,15 @@ class ThreadPool {
                const_cast<void*>(static_cast<const void*>(&f)));
   }
 
-  // f(index) for index in [0, count), handed out one at a time in rising order.
+  // f(index) for index in [0, count), handed out one at a time in rising order. `cost` is the size
+  // of it all in about a nanosecond's work: little stays on the calling thread, since waking the
+  // others, or waiting for one that the system has put aside, costs more.
+  static constexpr int64_t kWorthSharing = 5000;
+  template <class F>
+  void parallel_for(int64_t count, int64_t cost, F&& f) {
+    if (count > 1 && cost >= kWorthSharing) return parallel_for(count, f);
+    for (int64_t i = 0; i < count; ++i) f(i);
+  }
   template <class F>
   void parallel_for(int64_t count, F&& f) {
     if (count <= 0) return;

@@ -85,6 +85,17 @@ class Loader {
             matrix(name + "down_proj", config_.hidden, width)};
   }
 
+  // Stored (P, 1, W), one channel after the other; here (W, P).
+  DeviceVector taps(const std::string& name) const {
+    const std::vector<float> stored = read_values(tensor(name));
+    const size_t width = static_cast<size_t>(config_.kda.conv_width);
+    const size_t channels = stored.size() / width;
+    std::vector<float> turned(stored.size());
+    for (size_t c = 0; c < channels; ++c)
+      for (size_t j = 0; j < width; ++j) turned[j * channels + c] = stored[c * width + j];
+    return DeviceVector(device_, turned);
+  }
+
   std::unique_ptr<KdaLayerWeights> kda(const std::string& name) const {
     const KdaConfig& kda = config_.kda;
     const int64_t hidden = config_.hidden, width = int64_t{kda.heads} * kda.head_dim;
@@ -92,9 +103,9 @@ class Loader {
     w->q = matrix(name + "q_proj", width, hidden);
     w->k = matrix(name + "k_proj", width, hidden);
     w->v = matrix(name + "v_proj", width, hidden);
-    w->q_conv = vector(name + "q_conv1d.weight");
-    w->k_conv = vector(name + "k_conv1d.weight");
-    w->v_conv = vector(name + "v_conv1d.weight");
+    w->q_conv = taps(name + "q_conv1d.weight");
+    w->k_conv = taps(name + "k_conv1d.weight");
+    w->v_conv = taps(name + "v_conv1d.weight");
     w->decay_a = matrix(name + "f_a_proj", kda.head_dim, hidden);
     w->decay_b = matrix(name + "f_b_proj", width, kda.head_dim);
     w->strength = matrix(name + "b_proj", kda.heads, hidden);

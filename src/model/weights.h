@@ -36,7 +36,7 @@ struct GatedMlpWeights {
 
 struct KdaLayerWeights {
   Matrix q, k, v;                       // (H*D, hidden)
-  DeviceVector q_conv, k_conv, v_conv;  // (H*D, W)
+  DeviceVector q_conv, k_conv, v_conv;  // (W, H*D)
   Matrix decay_a, decay_b;              // forget gate: (D, hidden), (H*D, D)
   Matrix strength;                      // (H, hidden)
   DeviceVector log_decay;               // (H)

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "halfbyte/error.h"
+#include "ops/cpu/cpu_ops.h"
 #include "ops/ref/ref_device.h"
 
 namespace halfbyte {
@@ -16,12 +17,25 @@ struct Entry {
   std::unique_ptr<Device> (*open)(const DeviceOptions&);
 };
 
+template <SimdLevel Level>
+Entry cpu_entry(const char* name) {
+  return {name, [] { return machine_has(Level); },
+          [](const DeviceOptions& options) -> std::unique_ptr<Device> {
+            return std::make_unique<CpuDevice>(Level, options, [](CpuDevice& device) {
+              return std::make_shared<cpu::CpuOps>(device);
+            });
+          }};
+}
+
 // By rising speed.
 const Entry kDevices[] = {
     {"ref", [] { return true; },
      [](const DeviceOptions&) -> std::unique_ptr<Device> {
        return std::make_unique<ref::RefDevice>();
      }},
+    cpu_entry<SimdLevel::kScalar>("cpu.scalar"),
+    cpu_entry<SimdLevel::kAvx2>("cpu.avx2"),
+    cpu_entry<SimdLevel::kAvx512>("cpu.avx512"),
 };
 
 }  // namespace

@@ -137,8 +137,8 @@ class Ops {
   virtual void route(TensorView logits, const float* bias, const RouterRule& rule, int32_t* ids,
                      float* weights) = 0;
 
-  // Causal depthwise convolution and SiLU: y_t = silu(sum_j taps[c][j] u_{t-(W-1)+j}[c]).
-  // u (T, P) F32; taps (P, W); state (W-1, P) F32: the last W-1 rows of u before this call (zeros
+  // Causal depthwise convolution and SiLU: y_t = silu(sum_j taps[j][c] u_{t-(W-1)+j}[c]).
+  // u (T, P) F32; taps (W, P); state (W-1, P) F32: the last W-1 rows of u before this call (zeros
   // at the start of a sequence), updated -> y (T, P) F32, not u itself. 2 <= W <= 8.
   virtual void short_conv(TensorView u, const float* taps, int width, TensorView state,
                           TensorView y) = 0;

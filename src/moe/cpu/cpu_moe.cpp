@@ -227,7 +227,8 @@ class Chunk {
   }
 
   void pack() {
-    pool_.parallel_for(num_blocks_, [&](int64_t index) {
+    const int64_t cost = num_blocks_ * shape_.hidden / 4;
+    pool_.parallel_for(num_blocks_, cost, [&](int64_t index) {
       const Block& block = work_.blocks[index];
       std::array<const void*, kMaxTileTokens> rows{};
       for (int m = 0; m < block.tokens; ++m)
@@ -248,7 +249,9 @@ class Chunk {
   // Items in order of their weights in memory: expert by expert, run by run.
   void hidden() {
     const int64_t runs = (expert_.up.tiles + kHiddenRun - 1) / kHiddenRun;
-    pool_.parallel_for(num_active_ * runs, [&](int64_t item) {
+    const int64_t cost = num_blocks_ * expert_.up.tiles * expert_.matrices_in *
+                         static_cast<int64_t>(expert_.up.tile_bytes) / 16;
+    pool_.parallel_for(num_active_ * runs, cost, [&](int64_t item) {
       const int64_t tile = item % runs * kHiddenRun;
       const int count = static_cast<int>(std::min<int64_t>(kHiddenRun, expert_.up.tiles - tile));
       const int64_t active = item / runs;
@@ -285,7 +288,7 @@ class Chunk {
     const int64_t runs = (expert_.down.tiles + kOutputRun - 1) / kOutputRun;
     const int64_t slots = int64_t{routing_.num_tokens} * shape_.top_k;
     std::atomic<int64_t> next{0};
-    pool_.run([&](int thread) {
+    const auto work = [&](int thread) {
       float* out = work_.out + thread * slots * kOutputRun * kTileRows;
       for (int64_t run = next++; run < runs; run = next++) {
         const int64_t tile = run * kOutputRun;
@@ -294,7 +297,10 @@ class Chunk {
         for (int64_t b = 0; b < num_blocks_; ++b) output_block(work_.blocks[b], tile, count, out);
         combine(tile, count, out);
       }
-    });
+    };
+    const int64_t cost =
+        num_blocks_ * expert_.down.tiles * static_cast<int64_t>(expert_.down.tile_bytes) / 16;
+    cost < ThreadPool::kWorthSharing ? work(0) : pool_.run(work);
   }
 
   // out[slot] = columns 16 tile .. of o for the slots of one block.

@@ -69,7 +69,8 @@ class CpuLinear : public Linear {
     const auto pairs_of = [&](int64_t block) {
       return packed + static_cast<size_t>(blocks.begin(block)) * token_bytes;
     };
-    device_.pool().parallel_for(blocks.count, [&](int64_t block) {
+    const int64_t pack_cost = x.rows * cols_ / 4;
+    device_.pool().parallel_for(blocks.count, pack_cost, [&](int64_t block) {
       std::array<const void*, kMaxTileTokens> rows{};
       for (int m = 0; m < blocks.size(block); ++m)
         rows[static_cast<size_t>(m)] = x.row_slice(blocks.begin(block) + m, 1).data;
@@ -80,7 +81,9 @@ class CpuLinear : public Linear {
     // Multiply.
     const int run = run_length();
     const int64_t runs = (layout_.tiles + run - 1) / run;
-    device_.pool().parallel_for(runs, [&](int64_t item) {
+    const int64_t cost =
+        layout_.tiles * static_cast<int64_t>(layout_.tile_bytes) / 16 * blocks.count;
+    device_.pool().parallel_for(runs, cost, [&](int64_t item) {
       const int64_t tile = item * run;
       const TileRun tiles{tile_at(tile), layout_.tile_bytes,
                           static_cast<int>(std::min<int64_t>(run, layout_.tiles - tile))};

@@ -103,7 +103,7 @@ void RefOps::short_conv(TensorView u, const float* taps, int width, TensorView s
   for (int64_t t = 0; t < u.rows; ++t)
     for (int64_t c = 0; c < u.cols; ++c) {
       double sum = 0;
-      for (int j = 0; j < width; ++j) sum += double{taps[c * width + j]} * input(t + j, c);
+      for (int j = 0; j < width; ++j) sum += double{taps[j * u.cols + c]} * input(t + j, c);
       put(y, t, c, sum * sigmoid(sum));
     }
   for (int64_t r = 0; r < past; ++r)
