@@ -44,7 +44,7 @@ HB_INLINE uint32_t lane(Line line, int r) {
   std::memcpy(&bits, line + r * 4, 4);
   return bits;
 }
-HB_INLINE uint8_t byte_at(const std::byte* p, size_t i) { return static_cast<uint8_t>(p[i]); }
+HB_INLINE uint8_t byte_at(const std::byte* p, int i) { return static_cast<uint8_t>(p[i]); }
 
 HB_INLINE F32Pairs load_bf16_pairs(const std::byte* p) {
   return {each([&](int r) { return bf16_to_float(static_cast<uint16_t>(lane(p, r))); }),
@@ -55,14 +55,14 @@ HB_INLINE F32Pairs load_bf16_pairs(const std::byte* p) {
 HB_INLINE F32x16 decode_ue5m3(const std::byte* line, int group) {
   return each([&](int r) {
     return std::bit_cast<float>(
-        (uint32_t{byte_at(line, static_cast<size_t>(4 * r + group))} << 20) + ((127u - 16u) << 23));
+        (uint32_t{byte_at(line, 4 * r + group)} << 20) + ((127u - 16u) << 23));
   });
 }
 
 // Byte `group` of each lane, e, to 2^(e-127).
 HB_INLINE F32x16 decode_e8m0(const std::byte* line, int group) {
   return each(
-      [&](int r) { return e8m0_to_float(byte_at(line, static_cast<size_t>(4 * r + group))); });
+      [&](int r) { return e8m0_to_float(byte_at(line, 4 * r + group)); });
 }
 
 // Pair J of a line of E2M1 codes.

@@ -42,8 +42,8 @@ struct Window {
 };
 
 template <class T>
-void put(std::byte* out, size_t index, T value) {
-  std::memcpy(out + index * sizeof(T), &value, sizeof(T));
+void put(std::byte* out, int index, T value) {
+  std::memcpy(out + static_cast<size_t>(index) * sizeof(T), &value, sizeof(T));
 }
 
 void pack_bf16(const MatrixView& weight, const Window& window, std::byte* out) {
@@ -53,7 +53,7 @@ void pack_bf16(const MatrixView& weight, const Window& window, std::byte* out) {
       const uint16_t value = weight.format == WeightFormat::kBf16
                                  ? static_cast<const uint16_t*>(weight.values)[at]
                                  : float_to_bf16(static_cast<const float*>(weight.values)[at]);
-      put(out, static_cast<size_t>((c / 2 * kTileRows + r) * 2 + c % 2), value);
+      put(out, (c / 2 * kTileRows + r) * 2 + c % 2, value);
     }
 }
 
@@ -61,7 +61,7 @@ void pack_f32(const MatrixView& weight, const Window& window, std::byte* out) {
   for (int r = 0; r < window.rows; ++r) {
     const float* row =
         static_cast<const float*>(weight.values) + (window.row + r) * weight.cols + window.col;
-    for (int c = 0; c < window.cols; ++c) put(out, static_cast<size_t>(c * kTileRows + r), row[c]);
+    for (int c = 0; c < window.cols; ++c) put(out, c * kTileRows + r, row[c]);
   }
 }
 
@@ -70,8 +70,7 @@ void pack_fp8(const MatrixView& weight, const Window& window, std::byte* out) {
   for (int r = 0; r < window.rows; ++r) {
     const int64_t row = window.row + r;
     // A block lies within one 128 x 128 tile of scales.
-    put(out, static_cast<size_t>(r),
-        scales[row / kFp8Tile * fp8_tiles(weight.cols) + window.col / kFp8Tile]);
+    put(out, r, scales[row / kFp8Tile * fp8_tiles(weight.cols) + window.col / kFp8Tile]);
     const auto* codes = static_cast<const uint8_t*>(weight.values) + row * weight.cols + window.col;
     for (int c = 0; c < window.cols; ++c) put(out, 64 + fp8_code_offset(r, c), codes[c]);
   }
@@ -85,7 +84,7 @@ void pack_fp4(const MatrixView& weight, const Window& window, int group, std::by
     const uint8_t* codes = values + row * (weight.cols / 2);
     for (int c = 0; c < window.cols; c += group) {
       const uint8_t stored = scales[row * (weight.cols / group) + (window.col + c) / group];
-      put(out, static_cast<size_t>(r * 4 + c / group),
+      put(out, r * 4 + c / group,
           weight.format == WeightFormat::kNvfp4 ? ue5m3_from_e4m3(stored) : stored);
       if (weight.format == WeightFormat::kNvfp4 && stored == 0) continue;  // codes stay zero
       for (int first = c; first < c + group; first += 8) {
@@ -94,7 +93,7 @@ void pack_fp4(const MatrixView& weight, const Window& window, int group, std::by
           const uint32_t code = e2m1_code_at(codes, window.col + first + i);
           lane |= code << (i % 2 * 16 + i / 2 * 4);
         }
-        put(out + 64, static_cast<size_t>(first / 8 * kTileRows + r), lane);
+        put(out + 64, first / 8 * kTileRows + r, lane);
       }
     }
   }

@@ -56,8 +56,8 @@ struct TileLayout {
 // Where the code of (row, column) lies in a kFp8 block, behind the scales. Lane groups of 4 rows by
 // 2 columns fill 8 bytes, so that unpacking the low or the high halves of 16-byte lanes gives
 // pairs.
-constexpr size_t fp8_code_offset(int row, int col) {
-  return static_cast<size_t>(col / 4 * 64 + row / 4 * 16 + col % 4 / 2 * 8 + row % 4 * 2 + col % 2);
+constexpr int fp8_code_offset(int row, int col) {
+  return col / 4 * 64 + row / 4 * 16 + col % 4 / 2 * 8 + row % 4 * 2 + col % 2;
 }
 
 // UE5M3 byte of an E4M3 byte that is finite and not negative; 0 for zero.

@@ -169,8 +169,7 @@ class Chunk {
  public:
   Chunk(const CpuMoePlan& plan, const std::byte* packed, const Routing& routing,
         const TensorView& x, const TensorView& y, std::byte* workspace)
-      : plan_(plan),
-        shape_(plan.shape()),
+      : shape_(plan.shape()),
         expert_(plan.expert()),
         kernels_(kernels(plan.device().level())),
         activate_(activate_kernel(plan.device().level())),
@@ -312,12 +311,12 @@ class Chunk {
                         expert_.down.tile_bytes, count};
     alignas(kLine) std::array<float, kOutputRun * kMaxTileTokens * kTileRows> sums;
     multiply_tiles(kernels_, expert_.down, tiles, h_of(block), sums.data());
-    for (int m = 0; m < M; ++m) {
-      float* row = out + work_.order[block.first + m] * kOutputRun * kTileRows;
-      for (int i = 0; i < count; ++i)
-        for (int r = 0; r < kTileRows; ++r)
-          row[i * kTileRows + r] = scale * sums[static_cast<size_t>((i * M + m) * kTileRows + r)];
-    }
+    const float* sum = sums.data();  // (count, M, 16)
+    for (int i = 0; i < count; ++i)
+      for (int m = 0; m < M; ++m, sum += kTileRows) {
+        float* row = out + work_.order[block.first + m] * kOutputRun * kTileRows + i * kTileRows;
+        for (int r = 0; r < kTileRows; ++r) row[r] = scale * sum[r];
+      }
   }
 
   // y[t] = sum over the slots of t, in order.
@@ -336,7 +335,6 @@ class Chunk {
     }
   }
 
-  const CpuMoePlan& plan_;
   const MoeShape& shape_;
   const ExpertLayout& expert_;
   const Kernels& kernels_;

@@ -122,7 +122,7 @@ TEST(Tiles, Ue5m3HoldsEveryE4m3) {
 TEST(Tiles, CodesOfEightColumnsFillAnFp8Line) {
   std::vector<int> seen(1024);
   for (int r = 0; r < 16; ++r)
-    for (int c = 0; c < 64; ++c) ++seen[fp8_code_offset(r, c)];
+    for (int c = 0; c < 64; ++c) ++seen[static_cast<size_t>(fp8_code_offset(r, c))];
   for (int count : seen) EXPECT_EQ(count, 1);
 }
 
