@@ -90,9 +90,12 @@ void write_tiny_model(const fs::path& directory, const nlohmann::ordered_json& c
           break;
         }
         case TensorRole::kVector:
-          for (int64_t i = 0; i < entry.rows; ++i)
+          for (int64_t i = 0; i < entry.rows * entry.cols; ++i)
             append_bf16(vector_value(entry.name, generator), data);
-          specs.push_back({entry.name, DType::kBf16, {entry.rows}});
+          // Taps of a convolution are stored (channels, 1, width).
+          specs.push_back({entry.name, DType::kBf16,
+                           entry.cols > 1 ? std::vector<int64_t>{entry.rows, 1, entry.cols}
+                                          : std::vector<int64_t>{entry.rows}});
           break;
         case TensorRole::kEmbedding:
           for (int64_t i = 0; i < entry.rows * entry.cols; ++i)
