@@ -54,15 +54,14 @@ HB_INLINE F32Pairs load_bf16_pairs(const std::byte* p) {
 // Exponent 5 bits (bias 16) and mantissa 3 bits, byte `group` of each lane, to 16 floats.
 HB_INLINE F32x16 decode_ue5m3(const std::byte* line, int group) {
   return each([&](int r) {
-    return std::bit_cast<float>(
-        (uint32_t{byte_at(line, 4 * r + group)} << 20) + ((127u - 16u) << 23));
+    return std::bit_cast<float>((uint32_t{byte_at(line, 4 * r + group)} << 20) +
+                                ((127u - 16u) << 23));
   });
 }
 
 // Byte `group` of each lane, e, to 2^(e-127).
 HB_INLINE F32x16 decode_e8m0(const std::byte* line, int group) {
-  return each(
-      [&](int r) { return e8m0_to_float(byte_at(line, 4 * r + group)); });
+  return each([&](int r) { return e8m0_to_float(byte_at(line, 4 * r + group)); });
 }
 
 // Pair J of a line of E2M1 codes.
