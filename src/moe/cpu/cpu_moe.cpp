@@ -283,10 +283,19 @@ class Chunk {
       const float* up = gate + (expert_.matrices_in - 1) * tile_sums;
       alignas(kLine) std::array<float, kMaxTileTokens * kTileRows> out;
       activate_(shape_.activation, {gate, up, scales.gate, scales.up}, tile_sums, out.data());
+      clear_rows_past_width(tile + i, M, out.data());
       kernels_.store_pairs(
           out.data(), x_.dtype == DType::kF32, M, format_,
           h + static_cast<size_t>((tile + i) * kTileRows / 2 * M) * pair_bytes(format_));
     }
+  }
+
+  // Rows of h that only fill up its last tile are 0, whatever their zero weights made of an x that
+  // is not finite: 0 Inf is NaN, and NaN times a zero weight of down would reach y.
+  void clear_rows_past_width(int64_t tile, int tokens, float* h) const {
+    const int64_t rows = std::max<int64_t>(0, shape_.intermediate - tile * kTileRows);
+    for (int m = 0; m < tokens && rows < kTileRows; ++m)
+      std::fill(h + m * kTileRows + rows, h + (m + 1) * kTileRows, 0.0f);
   }
 
   void output() {

@@ -441,6 +441,27 @@ TEST_P(MoeFaults, B20_B75_B76_B77_WidthsThatAreNoMultipleOf64) {
     }
 }
 
+// SiTU is bounded, so an infinite x gives a finite y; the zero weights that fill up the last tile
+// of an odd width must not turn it into NaN.
+TEST_P(MoeFaults, FillingUpATileDoesNotSpreadInfinity) {
+  std::mt19937 random(37);
+  MoeShape shape = constant_shape(2, 2, {.kind = ActivationKind::kSitu});
+  shape.weights = WeightFormat::kBf16;
+  shape.hidden = 40;
+  shape.intermediate = 37;
+  const StoredExperts weights = testing_moe::random_experts(shape, random);
+  const StoredRouting routing = testing_moe::random_routing(shape, 3, random);
+  std::vector<uint16_t> x = testing_moe::random_bf16(3 * 40, random);
+  x[40] = float_to_bf16(std::numeric_limits<float>::infinity());
+  const auto run = [&](const std::string& device) {
+    Runner runner(device, shape, weights.views, 3);
+    return runner.run(routing.view(), bf16_view(x, 3, 40));
+  };
+  const std::vector<float> y = run(GetParam());
+  for (float value : y) ASSERT_TRUE(std::isfinite(value));
+  EXPECT_LT(relative_l2(y, run("ref")), 2e-4);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, MoeFaults, ::testing::ValuesIn(testing_moe::device_names()),
                          testing_moe::device_test_name);
 
