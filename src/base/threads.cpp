@@ -7,6 +7,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "halfbyte/error.h"
@@ -34,6 +35,16 @@ struct ThreadPool::State {
   void* context = nullptr;
   std::mutex mutex;
   std::condition_variable wake;
+  std::exception_ptr error;  // the first of this `run`; written under `mutex`
+
+  void call_one(int thread) {
+    try {
+      call(context, thread);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  }
 
   void work(int thread) {
     uint64_t seen = 0;
@@ -49,7 +60,7 @@ struct ThreadPool::State {
       }
       ++seen;
       if (stop.load(std::memory_order_acquire)) return;
-      call(context, thread);
+      call_one(thread);
       running.fetch_sub(1, std::memory_order_release);
     }
   }
@@ -85,16 +96,17 @@ ThreadPool::ThreadPool(int threads)
 ThreadPool::~ThreadPool() { state_->finish(); }
 
 void ThreadPool::run_erased(void (*call)(void*, int), void* context) {
+  state_->call = call;
+  state_->context = context;
   if (size_ > 1) {
-    state_->call = call;
-    state_->context = context;
     state_->running.store(size_ - 1, std::memory_order_relaxed);
     state_->start_generation();
   }
-  call(context, 0);
+  state_->call_one(0);
   // NOTE: yields now and then, so that more threads than processors still make progress.
   for (int spin = 0; state_->running.load(std::memory_order_acquire) > 0; ++spin)
     (spin & 1023) == 1023 ? std::this_thread::yield() : pause();
+  if (state_->error) std::rethrow_exception(std::exchange(state_->error, nullptr));
 }
 
 int usable_processors() {

@@ -3,7 +3,8 @@
 // `run(f)` calls f(thread) once on every thread, 0 being the caller, and returns when all are done.
 // Workers spin for a bounded time between calls (a fork and join costs under a microsecond while
 // they do), then sleep. One caller at a time. Work is cut by indices, never by thread count, so
-// that results do not depend on `size()`.
+// that results do not depend on `size()`. If f throws, `run` still waits for the other threads,
+// then throws the first exception to the caller; the pool can be used again.
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,8 @@ class ThreadPool {
 
   // f(index) for index in [0, count), handed out one at a time in rising order. `cost` is the size
   // of it all in about a nanosecond's work: little stays on the calling thread, since waking the
-  // others, or waiting for one that the system has put aside, costs more.
+  // others, or waiting for one that the system has put aside, costs more. An exception ends the
+  // loop of the thread that met it: indices that it would have taken go to the others, or to none.
   static constexpr int64_t kWorthSharing = 5000;
   template <class F>
   void parallel_for(int64_t count, int64_t cost, F&& f) {

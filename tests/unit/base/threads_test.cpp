@@ -3,9 +3,14 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <stdexcept>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "halfbyte/error.h"
@@ -23,6 +28,32 @@ TEST(ThreadPool, EveryIndexOnceForAnyNumberOfThreads) {
     EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), 0), 20'000) << threads;
     for (const int count : seen) ASSERT_EQ(count, 20);
     pool.parallel_for(0, [](int64_t) { FAIL(); });
+  }
+}
+
+// On any thread, the caller's among them; and the pool works on.
+TEST(ThreadPool, ThrowsToTheCallerWhenAllAreDone) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (int thrower = 0; thrower < threads; ++thrower) {
+      std::vector<int> done(static_cast<size_t>(threads));
+      std::string message;
+      try {
+        pool.run([&](int thread) {
+          if (thread == thrower) throw std::runtime_error("of " + std::to_string(thread));
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          done[static_cast<size_t>(thread)] = 1;
+        });
+      } catch (const std::runtime_error& error) {
+        message = error.what();
+      }
+      EXPECT_EQ(message, "of " + std::to_string(thrower));
+      EXPECT_EQ(std::accumulate(done.begin(), done.end(), 0), threads - 1);
+    }
+    EXPECT_THROW(pool.run([](int thread) { throw thread; }), int);  // all of them
+    std::atomic<int> ran{0};
+    pool.run([&](int) { ++ran; });
+    EXPECT_EQ(ran, threads);
   }
 }
 
