@@ -54,12 +54,7 @@ void fill(Kernels& table) {
   table.bf16_pairs = PairFormat::kF32;
   table.max_tokens[static_cast<int>(PairFormat::kF32)] = 2;
   fill_dots<FloatPair, 2>(PairFormat::kF32, table);
-  table.pack_pairs = pack_pairs;
-  table.store_pairs = store_pairs;
-  table.store_row = store_row;
-  table.add_scaled = add_scaled;
-  table.read = read;
-  table.spin = spin;
+  fill_rest(table);
 }
 
 }  // namespace halfbyte::avx2

@@ -62,12 +62,7 @@ void fill(Kernels& table) {
   table.max_tokens[static_cast<int>(PairFormat::kF32)] = 4;
   fill_dots<Bf16Pair, 8>(PairFormat::kBf16, table);
   fill_dots<FloatPair, 4>(PairFormat::kF32, table);
-  table.pack_pairs = pack_pairs;
-  table.store_pairs = store_pairs;
-  table.store_row = store_row;
-  table.add_scaled = add_scaled;
-  table.read = read;
-  table.spin = spin;
+  fill_rest(table);
 }
 
 }  // namespace halfbyte::avx512

@@ -192,3 +192,17 @@ inline void store_row(const float* x, int64_t count, DType dtype, void* y) {
 inline void add_scaled(const float* x, float factor, int64_t count, float* y) {
   for (int64_t i = 0; i < count; ++i) y[i] += factor * x[i];
 }
+
+// Of the level, behind this file: simd/kernels.h.
+uint64_t read(const std::byte* data, size_t bytes);
+double spin(int64_t rounds, float* sink);
+
+// Fills all of the table but its dots.
+inline void fill_rest(Kernels& table) {
+  table.pack_pairs = pack_pairs;
+  table.store_pairs = store_pairs;
+  table.store_row = store_row;
+  table.add_scaled = add_scaled;
+  table.read = read;
+  table.spin = spin;
+}
