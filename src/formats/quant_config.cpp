@@ -261,20 +261,6 @@ QuantClaim QuantConfig::claim_for(std::string_view module) const {
   return {format_, false, where_};
 }
 
-QuantClaim QuantConfig::claim_for_fused(const std::vector<std::string>& modules) const {
-  QuantClaim first = claim_for(modules.front());
-  for (const std::string& module : modules)
-    if (const QuantClaim claim = claim_for(module); claim.format != first.format) {
-      const auto describe = [](const QuantClaim& c) {
-        return c.format ? name_of(*c.format) : "unquantised";
-      };
-      throw Error(ErrorKind::kInput, claim.source,
-                  fmt::format("{} is {}, but {}, which is one matrix with it, is {}", module,
-                              describe(claim), modules.front(), describe(first)));
-    }
-  return first;
-}
-
 std::optional<std::string> find_contradiction(const QuantClaim& claim, WeightFormat stored) {
   if (!claim.format || *claim.format == stored) return std::nullopt;
   const bool is_plain = stored == WeightFormat::kBf16 || stored == WeightFormat::kF32;

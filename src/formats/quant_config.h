@@ -47,8 +47,6 @@ class QuantConfig {
 
   // Throws Error{kInput} if one module is both listed as quantised and excluded.
   QuantClaim claim_for(std::string_view module) const;
-  // One matrix made of several modules (qkv, gate_up): throws Error{kInput} unless they agree.
-  QuantClaim claim_for_fused(const std::vector<std::string>& modules) const;
 
  private:
   struct Layer {

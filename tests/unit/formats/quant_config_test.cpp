@@ -170,25 +170,6 @@ TEST(QuantConfig, OneModuleCannotBeListedAndExcluded) {
       "by \"*.x\" of hf_quant_config.json: quantization.exclude_modules");
 }
 
-// Rule 3: one matrix made of several modules is excluded if all are; a mix is an error.
-TEST(QuantConfig, FusedModulesMustAgree) {
-  const std::vector<std::string> qkv = {"model.layers.1.self_attn.q_proj",
-                                        "model.layers.1.self_attn.k_proj",
-                                        "model.layers.1.self_attn.v_proj"};
-  EXPECT_FALSE(hf(R"({"quant_algo": "NVFP4", "exclude_modules": ["*.self_attn.?_proj"]})")
-                   .claim_for_fused(qkv)
-                   .format);
-  EXPECT_EQ(hf(R"({"quant_algo": "NVFP4"})").claim_for_fused(qkv).format, WeightFormat::kNvfp4);
-  EXPECT_NE(
-      message_of([&] {
-        hf(R"({"quant_algo": "NVFP4", "exclude_modules": ["*.self_attn.q_proj"]})")
-            .claim_for_fused(qkv);
-      })
-          .find("k_proj is nvfp4, but model.layers.1.self_attn.q_proj, which is one matrix with "
-                "it, is unquantised"),
-      std::string::npos);
-}
-
 // Rule 6: tensors decide where the list is silent; where it speaks, they must agree.
 TEST(QuantConfig, ClaimsAreComparedWithWhatIsStored) {
   const QuantConfig single = hf(R"({"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]})");
