@@ -8,67 +8,53 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
 #include "support/craft.h"
+#include "support/process.h"
 #include "support/temp_directory.h"
 
 namespace halfbyte {
 namespace {
 
-struct Outcome {
-  int status = -1;
-  std::string out;
-};
-
-Outcome run_halfbyte(const std::string& arguments) {
-  Outcome outcome;
-  FILE* pipe = popen((std::string(HALFBYTE_BINARY) + " " + arguments + " 2>&1").c_str(), "r");
-  char buffer[4096];
-  while (const size_t got = fread(buffer, 1, sizeof buffer, pipe)) outcome.out.append(buffer, got);
-  const int raw = pclose(pipe);
-  outcome.status = WIFEXITED(raw) ? WEXITSTATUS(raw) : -1;
-  return outcome;
-}
-
 TEST(ConvertCommand, ConvertsReportsAndInspectsClean) {
   TempDirectory directory;
   const std::string out = (directory / "out").string();
-  const Outcome converted =
-      run_halfbyte("convert " HALFBYTE_TEST_DATA "/k3-tiny-mxfp4 " + out + " --to modelopt-nvfp4");
-  EXPECT_EQ(converted.status, 0) << converted.out;
+  const ProcessResult converted =
+      run_halfbyte({"convert", HALFBYTE_TEST_DATA "/k3-tiny-mxfp4", out, "--to", "modelopt-nvfp4"});
+  EXPECT_EQ(converted.status, 0) << converted.err;
   EXPECT_NE(converted.out.find("exact, codes unchanged"), std::string::npos) << converted.out;
-  EXPECT_EQ(converted.out.find('\r'), std::string::npos);  // no bar where there is no terminal
+  // No bar where there is no terminal.
+  EXPECT_EQ((converted.out + converted.err).find('\r'), std::string::npos);
   const auto report = nlohmann::json::parse(read_text(out + ".report.json"));
   EXPECT_EQ(report["summary"]["mxfp4_blocks_of_16"]["exact"], 24576);
   EXPECT_EQ(report["matrices"].size(), 192u + 66u);
-  const Outcome inspected = run_halfbyte("inspect " + out);
+  const ProcessResult inspected = run_halfbyte({"inspect", out});
   EXPECT_EQ(inspected.status, 0) << inspected.out;
   // Again into the same place: refused, in one line.
-  const Outcome again = run_halfbyte("convert " HALFBYTE_TEST_DATA "/k3-tiny-mxfp4 " + out);
+  const ProcessResult again = run_halfbyte({"convert", HALFBYTE_TEST_DATA "/k3-tiny-mxfp4", out});
   EXPECT_EQ(again.status, 1);
-  EXPECT_EQ(std::ranges::count(again.out, '\n'), 1) << again.out;
+  EXPECT_EQ(std::ranges::count(again.err, '\n'), 1) << again.err;
 }
 
 TEST(ConvertCommand, SaysWhatIsWrongInOneLine) {
   TempDirectory directory;
   const std::string out = (directory / "out").string();
-  Outcome outcome = run_halfbyte("convert " + (directory / "absent").string() + " " + out);
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_NE(outcome.out.find("absent/config.json"), std::string::npos) << outcome.out;
-  outcome = run_halfbyte("convert " HALFBYTE_TEST_DATA "/k3-tiny-nvfp4 " + out);
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_NE(outcome.out.find("quantised already"), std::string::npos) << outcome.out;
-  outcome = run_halfbyte("convert " HALFBYTE_TEST_DATA "/k3-tiny-bf16 " + out + " --scale best");
-  EXPECT_NE(outcome.status, 0);
-  EXPECT_NE(outcome.out.find("four-over-six"), std::string::npos) << outcome.out;
-  outcome = run_halfbyte("convert " HALFBYTE_TEST_DATA "/k3-tiny-bf16 " + out +
-                         " --report /nowhere/report.json");
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_EQ(outcome.out, "halfbyte: --report: /nowhere/report.json is no place for a file\n");
+  ProcessResult result = run_halfbyte({"convert", (directory / "absent").string(), out});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.err.find("absent/config.json"), std::string::npos) << result.err;
+  result = run_halfbyte({"convert", HALFBYTE_TEST_DATA "/k3-tiny-nvfp4", out});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.err.find("quantised already"), std::string::npos) << result.err;
+  const std::string in = HALFBYTE_TEST_DATA "/k3-tiny-bf16";
+  result = run_halfbyte({"convert", in, out, "--scale", "best"});
+  EXPECT_NE(result.status, 0);
+  EXPECT_NE(result.err.find("four-over-six"), std::string::npos) << result.err;
+  result = run_halfbyte({"convert", in, out, "--report", "/nowhere/report.json"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_EQ(result.err, "halfbyte: --report: /nowhere/report.json is no place for a file\n");
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
@@ -139,9 +125,10 @@ TEST(ConvertCommand, KilledAtAnyTimeItLeavesNoCheckpointAndTheNextRunIsWhole) {
   }
   EXPECT_EQ(killed_midway, 4);  // else the test did not test
 
-  const std::string arguments = "convert " + in + " " + out;
-  EXPECT_EQ(run_halfbyte(arguments + " --max-shard-size 600000 --scale mse").status, 0);
-  EXPECT_EQ(run_halfbyte(arguments + "2 --max-shard-size 600000 --scale mse").status, 0);
+  for (const std::string& place : {out, out + "2"})
+    EXPECT_EQ(
+        run_halfbyte({"convert", in, place, "--max-shard-size", "600000", "--scale", "mse"}).status,
+        0);
   EXPECT_TRUE(bytes_of_directory(out) == bytes_of_directory(out + "2"));
   EXPECT_FALSE(std::filesystem::exists(out + ".partial"));
 }
@@ -159,9 +146,9 @@ TEST(ConvertCommand, ASecondConversionIntoTheSamePlaceIsRefused) {
     return std::filesystem::exists(out);
   };
   while (!has_begun()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  const Outcome second = run_halfbyte("convert " + in + " " + out);
+  const ProcessResult second = run_halfbyte({"convert", in, out});
   EXPECT_EQ(second.status, 1);
-  EXPECT_NE(second.out.find("another conversion writes here"), std::string::npos) << second.out;
+  EXPECT_NE(second.err.find("another conversion writes here"), std::string::npos) << second.err;
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);

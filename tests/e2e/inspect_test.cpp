@@ -1,43 +1,26 @@
 // `halfbyte inspect` as a user runs it.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <chrono>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/file.h"
 #include "support/craft.h"
+#include "support/process.h"
 #include "support/sparse_checkpoint.h"
 #include "support/temp_directory.h"
 
 namespace halfbyte {
 namespace {
 
-struct Outcome {
-  int status = -1;
-  std::string out;
-};
-
-Outcome inspect(const std::string& arguments) {
-  Outcome outcome;
-  FILE* pipe =
-      popen((std::string(HALFBYTE_BINARY) + " inspect " + arguments + " 2>&1").c_str(), "r");
-  char buffer[4096];
-  while (const size_t got = fread(buffer, 1, sizeof buffer, pipe)) outcome.out.append(buffer, got);
-  const int raw = pclose(pipe);
-  outcome.status = WIFEXITED(raw) ? WEXITSTATUS(raw) : -1;
-  return outcome;
-}
-
 TEST(InspectCommand, SaysYesToEveryGoldenModel) {
   for (const char* name : {"k3-tiny-bf16", "k3-tiny-mxfp4", "k3-tiny-nvfp4", "kimi-linear-tiny"}) {
     const std::string directory = std::string(HALFBYTE_TEST_DATA "/") + name;
-    const Outcome table = inspect(directory);
-    EXPECT_EQ(table.status, 0) << table.out;
+    const ProcessResult table = run_halfbyte({"inspect", directory});
+    EXPECT_EQ(table.status, 0) << table.err;
     EXPECT_NE(table.out.find("halfbyte can run this checkpoint."), std::string::npos) << table.out;
-    const auto json = nlohmann::json::parse(inspect(directory + " --json").out);
+    const auto json = nlohmann::json::parse(run_halfbyte({"inspect", directory, "--json"}).out);
     EXPECT_TRUE(json["can_run"].get<bool>());
     // Every tensor is accounted for: bytes of groups and of what is not read, and activation
     // scales.
@@ -54,14 +37,14 @@ TEST(InspectCommand, SaysNoWithFileAndTensor) {
   std::filesystem::copy(HALFBYTE_TEST_DATA "/kimi-linear-tiny", directory / "m");
   const std::filesystem::path file = directory / "m/model.safetensors";
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 1);
-  const Outcome truncated = inspect((directory / "m").string());
+  const ProcessResult truncated = run_halfbyte({"inspect", (directory / "m").string()});
   EXPECT_EQ(truncated.status, 1);
   EXPECT_NE(truncated.out.find(file.string() + ": tensor "), std::string::npos) << truncated.out;
   EXPECT_NE(truncated.out.find("halfbyte cannot run this checkpoint"), std::string::npos);
 
-  EXPECT_EQ(inspect((directory / "absent").string()).status, 1);
-  EXPECT_NE(inspect("").status, 0);
-  EXPECT_EQ(inspect("--help").status, 0);
+  EXPECT_EQ(run_halfbyte({"inspect", (directory / "absent").string()}).status, 1);
+  EXPECT_NE(run_halfbyte({"inspect"}).status, 0);
+  EXPECT_EQ(run_halfbyte({"inspect", "--help"}).status, 0);
 }
 
 // Kimi-K3 in full: 497,052 tensors of text. The promise is 3 s; the bound leaves room for a machine
@@ -71,9 +54,10 @@ TEST(InspectCommand, TakesHalfAMillionTensors) {
   const int64_t count = write_sparse_checkpoint(directory.path(), k3_config_json());
   EXPECT_EQ(count, 2455 + 5 + 92 * 896 * 6);
   const auto begin = std::chrono::steady_clock::now();
-  const Outcome outcome = inspect(directory.path().string() + " --headers-only --json");
+  const ProcessResult outcome =
+      run_halfbyte({"inspect", directory.path().string(), "--headers-only", "--json"});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  EXPECT_EQ(outcome.status, 0) << outcome.out.substr(0, 2000);
+  EXPECT_EQ(outcome.status, 0) << outcome.out.substr(0, 2000) << outcome.err;
   const auto json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json["tensors"].get<int64_t>(), count);
   EXPECT_EQ(json["layers"]["mla"].get<int>(), 24);
