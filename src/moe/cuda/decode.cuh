@@ -1,0 +1,68 @@
+// Packed weights -> operand A of the tensor cores (layout.h), 13 instructions for 8 weights: mask and
+// rotate each pair of codes into the place where it is a BF16 value, then multiply it by the BF16
+// pattern of its scale. Both factors and the product are exact.
+#pragma once
+
+#include "moe/cuda/layout.h"
+#include "moe/cuda/ptx.cuh"
+
+namespace halfbyte::hopper {
+
+__device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+// (a & b) | c
+__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+__device__ __forceinline__ uint32_t low_twice(uint32_t pair) {
+  const __nv_bfloat162 v = *reinterpret_cast<const __nv_bfloat162*>(&pair);
+  const __nv_bfloat162 r = __low2bfloat162(v);
+  return *reinterpret_cast<const uint32_t*>(&r);
+}
+__device__ __forceinline__ uint32_t high_twice(uint32_t pair) {
+  const __nv_bfloat162 v = *reinterpret_cast<const __nv_bfloat162*>(&pair);
+  const __nv_bfloat162 r = __high2bfloat162(v);
+  return *reinterpret_cast<const uint32_t*>(&r);
+}
+
+// a = the fragment of `word`; `scales` = BF16 patterns of (row g, row g + 8).
+__device__ __forceinline__ void decode_word(uint32_t word, uint32_t scales, uint32_t (&a)[4]) {
+  constexpr uint32_t kPlaces = 0x81C081C0u;
+  const uint32_t g = low_twice(scales), g8 = high_twice(scales);
+  a[0] = multiply_bf16x2(word & kPlaces, g);
+  a[1] = multiply_bf16x2((word << 4) & kPlaces, g8);
+  a[2] = multiply_bf16x2(__funnelshift_l(word, word, 10) & kPlaces, g);
+  const uint32_t bit6 = (word << 6) & 0x00400040u;
+  a[3] = multiply_bf16x2(and_or(__funnelshift_l(word, word, 30), 0x81808180u, bit6), g8);
+}
+
+// One lane's share of the scales of a slab, and the patterns that its halves are multiplied by.
+template <WeightFormat kFormat>
+struct SlabScales;
+
+template <>
+struct SlabScales<WeightFormat::kNvfp4> {
+  uint32_t word;
+  __device__ __forceinline__ void load(uint32_t slab, int lane) {
+    word = load_shared_4(slab + kCodeBytes + lane * 4);
+  }
+  __device__ __forceinline__ uint32_t patterns(int half) const {
+    return and_or(half == 0 ? word : __byte_perm(word, 0, 0x2301), 0x0FF00FF0u, 0x70007000u);
+  }
+};
+
+template <>
+struct SlabScales<WeightFormat::kMxfp4> {
+  uint32_t word;
+  __device__ __forceinline__ void load(uint32_t slab, int lane) {
+    word = __byte_perm(load_shared_2(slab + kCodeBytes + lane * 2), 0, 0x4140) << 7;
+  }
+  __device__ __forceinline__ uint32_t patterns(int /*half*/) const { return word; }
+};
+
+}  // namespace halfbyte::hopper

@@ -1,0 +1,139 @@
+// How a routed expert lies in GPU memory: one form, read by every Hopper kernel, no larger than in
+// the checkpoint.
+//
+//   expert = gate and up (2F, L) | down (L, F) | 4 fp32 factors (gate, up, down, 0), padded to 128 B
+//   matrix = tiles of 64 rows, one after the other; tile = blocks of 64 rows x 128 columns along K;
+//   block  = 4 slabs of 16 rows x 128 columns;      slab  = 1024 B of codes, then its scales
+//
+// A slab is what the 32 lanes of a warp hold as operand A of mma m16n8k16 (and of each warp's
+// quarter of wgmma m64nNk16). Lane l = 4 g + t owns rows g and g + 8. Of a half h (0, 1) it owns
+// the 16 columns `column(format, h, t)` onwards, 4 of them an instruction i (0..3), in the
+// fragment's positions 2t, 2t+1, 2t+8, 2t+9. They are one 32-bit word (`encode_word`) at
+// h * 512 + l * 16 + i * 4. Operand B of that lane is then 16 neighbouring activations of a token.
+//
+//   NVFP4  half h = columns 64 h + ..., lane t owns a group of 16: scales are 4 B a lane at
+//          1024 + 4 l (`encode_scales`): rows g, g + 8, both halves.     slab 1152 B, 4.5 bits
+//   MXFP4  lane t owns columns 32 t .. 32 t + 31, one group: 2 B a lane at 1024 + 2 l: rows g and
+//          g + 8.                                                        slab 1088 B, 4.25 bits
+//
+// A gated slab holds rows 8 s .. 8 s + 7 of gate as rows 0..7 and the same rows of up as rows 8..15,
+// so that a thread has both of one hidden value. Rows are padded to 64 and columns to 128 with codes
+// of zero.
+//
+// Decoding (decode.cuh) gives BF16 values that are exact: code * scale * 2^-7 for NVFP4, code *
+// 2^(e - e_max) for MXFP4; factors make up for the rest: true = decoded * kDecodeGain * factor.
+// Checked by tests/unit/moe/cuda/layout_test.cpp against a plain product.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "halfbyte/moe.h"
+
+#ifdef __CUDACC__
+#define HB_HOST_DEVICE __host__ __device__
+#else
+#define HB_HOST_DEVICE
+#endif
+
+namespace halfbyte::hopper {
+
+constexpr int kSlabRows = 16;
+constexpr int kTileRows = 64;
+constexpr int kTileSlabs = kTileRows / kSlabRows;
+constexpr int kBlockCols = 128;
+constexpr int kCodeBytes = 1024;  // of a slab
+constexpr int kFactorBytes = 128;
+
+HB_HOST_DEVICE constexpr int slab_bytes(WeightFormat format) {
+  return format == WeightFormat::kMxfp4 ? kCodeBytes + 64 : kCodeBytes + 128;
+}
+// First column, within its block, of the 16 that lane t (= lane % 4) owns of half h.
+HB_HOST_DEVICE constexpr int column(WeightFormat format, int h, int t) {
+  return format == WeightFormat::kMxfp4 ? 32 * t + 16 * h : 64 * h + 16 * t;
+}
+// What the accumulators are multiplied by, exactly, before the factor of the matrix.
+HB_HOST_DEVICE constexpr float decode_gain(WeightFormat format) {
+  return format == WeightFormat::kMxfp4 ? 1.0f : 128.0f;
+}
+
+constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// Sizes of one packed matrix of (rows, cols).
+struct MatrixLayout {
+  int tiles = 0;   // of 64 rows
+  int blocks = 0;  // of 128 columns
+  int block_bytes = 0;
+  size_t bytes() const {
+    return static_cast<size_t>(tiles) * static_cast<size_t>(blocks) *
+           static_cast<size_t>(block_bytes);
+  }
+};
+
+struct ExpertLayout {
+  MatrixLayout up;    // gate and up (2F, L), or up alone (F, L)
+  MatrixLayout down;  // (L, F)
+  size_t down_offset = 0;
+  size_t factor_offset = 0;
+  size_t bytes = 0;
+};
+
+inline MatrixLayout matrix_layout(WeightFormat format, int rows, int cols) {
+  return {ceil_div(rows, kTileRows), ceil_div(cols, kBlockCols), kTileSlabs * slab_bytes(format)};
+}
+
+inline ExpertLayout expert_layout(const MoeShape& shape) {
+  ExpertLayout layout;
+  const int up_rows = (shape.activation.gated() ? 2 : 1) * shape.intermediate;
+  layout.up = matrix_layout(shape.weights, up_rows, shape.hidden);
+  layout.down = matrix_layout(shape.weights, shape.hidden, shape.intermediate);
+  layout.down_offset = layout.up.bytes();
+  layout.factor_offset = layout.down_offset + layout.down.bytes();
+  layout.bytes = layout.factor_offset + kFactorBytes;
+  return layout;
+}
+
+// A code's place in a BF16 pattern: sign at bit 15, exponent and mantissa at 8:6; its value is then
+// code * 2^-126 (0.5 as a subnormal).
+HB_HOST_DEVICE constexpr uint32_t place_code(uint32_t code) {
+  return ((code >> 3) << 15) | ((code & 7) << 6);
+}
+HB_HOST_DEVICE constexpr uint32_t rotate_right(uint32_t x, int n) {
+  return (x >> n) | (x << (32 - n));
+}
+
+// One word of 8 codes. r[0..3]: the four BF16 pairs that decoding shall give (before scaling): rows
+// g, g+8, g, g+8; columns (0, 1), (0, 1), (2, 3), (2, 3); the first of a pair in the low half.
+HB_HOST_DEVICE constexpr uint32_t encode_word(const uint32_t (&r)[4]) {
+  return r[0] | (r[1] >> 4) | rotate_right(r[2], 10) | ((r[3] & 0x00400040u) >> 6) |
+         rotate_right(r[3] & 0x81808180u, 30);
+}
+
+// The byte that stands for an E4M3 scale > 0: the BF16 pattern 0x7000 | byte << 4 is scale * 2^119.
+// Subnormal scales are normalised. (A scale of zero is packed as codes of zero, a negative one as
+// codes of the other sign.)
+HB_HOST_DEVICE constexpr uint32_t encode_e4m3_scale(uint32_t e4m3) {
+  uint32_t exponent = (e4m3 >> 3) & 15, mantissa = e4m3 & 7;
+  int power = static_cast<int>(exponent) - 7;  // value = (1 + mantissa / 8) 2^power
+  if (exponent == 0) {
+    power = -6;
+    while ((mantissa & 8) == 0) {
+      mantissa <<= 1;
+      --power;
+    }
+    mantissa &= 7;
+  }
+  // 0x7000 has BF16 exponent 224 = 127 + 97: bits 11:7 of the pattern are its low five bits.
+  const uint32_t biased = static_cast<uint32_t>(power + 119 + 127) - 224u;
+  return (biased << 3) | mantissa;
+}
+
+// The scale word of a lane, NVFP4: bytes [row g: half 0, half 1; row g + 8: half 0, half 1].
+HB_HOST_DEVICE constexpr uint32_t encode_scales(uint32_t g0, uint32_t g1, uint32_t g8_0,
+                                                uint32_t g8_1) {
+  const uint32_t low = (g0 << 4) | ((g1 & 15) << 12) | (g1 >> 4);
+  const uint32_t high = (g8_0 << 4) | ((g8_1 & 15) << 12) | (g8_1 >> 4);
+  return low | (high << 16);
+}
+
+}  // namespace halfbyte::hopper
