@@ -4,9 +4,9 @@
     scripts/check_layers.py [ROOT]
 
 Every `#include "..."` under include/, src/ and apps/ must name a file of the project and point
-downwards in LAYERS. The folders `ref/ cpu/ cuda/` inside a layer are private: only files of that
-layer include them, and they are strangers to each other. Public headers include public headers
-only. Prints one line a fault; exit status 1 if there are any.
+downwards in LAYERS. The folders `ref/ cpu/ cuda/ dequant/` inside a layer are private: only files
+of that layer include them, and they are strangers to each other. Public headers include public
+headers only. Prints one line a fault; exit status 1 if there are any.
 Checked by tests/scripts/test_check_layers.py.
 """
 
@@ -40,7 +40,7 @@ PUBLIC = {
     "moe.h": "moe",
 }
 
-PRIVATE_FOLDERS = {"ref", "cpu", "cuda"}
+PRIVATE_FOLDERS = {"ref", "cpu", "cuda", "dequant"}
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
