@@ -76,10 +76,15 @@ struct LaunchOptions {
 };
 
 // Each returns the error of its launches.
+// Whether `few` can take a call of that many tokens (shared memory).
+bool few_fits(const Sizes& sizes, int num_tokens, WeightFormat format);
 cudaError_t launch_few(const Call& call, ActivationKind kind, WeightFormat format,
                        const LaunchOptions& options);
+bool route_fits(const Sizes& sizes);
 cudaError_t launch_route(const Call& call, int max_chunk_rows, const LaunchOptions& options);
-cudaError_t launch_stream(const Call& call, ActivationKind kind, WeightFormat format,
+// Chunks of at most `max_rows` (up to kStreamRows) rows.
+bool stream_fits(const Sizes& sizes, int max_rows, WeightFormat format);
+cudaError_t launch_stream(const Call& call, ActivationKind kind, WeightFormat format, int max_rows,
                           const LaunchOptions& options);
 cudaError_t launch_wgmma(const Call& call, ActivationKind kind, WeightFormat format,
                          const LaunchOptions& options);

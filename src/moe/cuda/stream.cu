@@ -1,0 +1,325 @@
+// Grouped products for memory-bound calls: every weight passes once from memory through the tensor
+// cores (mma.sync), at most kStreamRows rows of an expert beside it.
+//
+//   up:   h[r][F]     = act(gate, up)(x[token of r])      rows r in the order of the routing lists
+//   down: slots[s][L] = weight[r] * down(h[r])            slot s of row r
+//
+// A unit is one 64-row tile of an expert's matrix and one chunk of its rows. Units lie chunk by chunk
+// in one list, every block gets an equal stretch of it, and its 8 warps take the units of the stretch
+// in turn, each with a ring of weights of its own (weight_ring.cuh). A ninth warp brings the rows of
+// coming chunks into a pool in shared memory:
+//
+//   chunk c uses entry c % kQueue: `filled` when its rows are there, `emptied` by each of the 8 warps
+//   rows are placed one after the other, around the end of the pool
+//
+// A row's result depends on nothing but the row. Checked by tests/gpu.
+#include "moe/cuda/kernels.h"
+#include "moe/cuda/launch.h"
+#include "moe/cuda/output.cuh"
+#include "moe/cuda/weight_ring.cuh"
+
+namespace halfbyte::hopper {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * (kWarps + 1);
+constexpr int kQueue = 4;
+
+struct Barriers {
+  uint64_t weights[kWarps][4];
+  uint64_t filled[kQueue], emptied[kQueue];
+};
+constexpr int kBarrierBytes = (sizeof(Barriers) + 127) / 128 * 128;
+
+// What differs between the two products.
+struct Product {
+  int tiles = 0, blocks = 0;   // of the matrix
+  uint32_t matrix_offset = 0;  // in an expert
+  int columns = 0;             // K, of a row
+  const __nv_bfloat16* rows = nullptr;
+  int64_t row_stride = 0;
+};
+
+struct Room {
+  int ring_stages = 0, pool_rows = 0, row_pitch = 0;
+};
+
+// The stretch [begin, end) of the list of units that this block works on.
+struct Stretch {
+  int begin, end;
+  __device__ Stretch(int num_units)
+      : begin(static_cast<int>(static_cast<int64_t>(num_units) * blockIdx.x / gridDim.x)),
+        end(static_cast<int>(static_cast<int64_t>(num_units) * (blockIdx.x + 1) / gridDim.x)) {}
+};
+
+template <bool kUp>
+__device__ void bring_rows(const Call& call, const Product& product, const Room& room,
+                           const Stretch& stretch, Barriers& barriers, uint32_t pool, int lane) {
+  const int first_chunk = stretch.begin / product.tiles;
+  const int last_chunk = (stretch.end - 1) / product.tiles;
+  int oldest = first_chunk, free_rows = room.pool_rows, at = 0;
+  for (int c = first_chunk; c <= last_chunk; ++c) {
+    const Chunk chunk = call.lists.chunks[c];
+    while (c - oldest >= kQueue || free_rows < chunk.num_rows) {
+      const int n = oldest - first_chunk;
+      barrier_wait(shared_address(&barriers.emptied[n % kQueue]), n / kQueue % 2);
+      free_rows += call.lists.chunks[oldest].num_rows;
+      ++oldest;
+    }
+    const uint32_t filled = shared_address(&barriers.filled[(c - first_chunk) % kQueue]);
+    if (lane == 0) barrier_arrive_expect(filled, chunk.num_rows * product.columns * 2);
+    __syncwarp();
+    if (lane < chunk.num_rows) {
+      const int r = chunk.first_row + lane;
+      const int64_t row = kUp ? call.lists.row_slots[r] / call.sizes.top_k : r;
+      copy_bulk(pool + (at + lane) % room.pool_rows * room.row_pitch,
+                product.rows + row * product.row_stride, product.columns * 2, filled);
+    }
+    at = (at + chunk.num_rows) % room.pool_rows;
+    free_rows -= chunk.num_rows;
+  }
+}
+
+// One unit: the tile times kColumns * 8 columns.
+template <int kColumns, WeightFormat kFormat, class FetchNext>
+__device__ __forceinline__ void multiply_tile(float (&acc)[kTileSlabs][kColumns][4],
+                                              WeightRing<kFormat>& ring, FetchNext& fetch_next,
+                                              int blocks, const uint32_t (&rows)[kColumns],
+                                              int lane) {
+  StageWeights<kFormat> weights;
+  for (int block = 0; block < blocks; ++block) {
+    ring.take(weights, lane);
+    fetch_next();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      HalfActivations b[kColumns];
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        const uint32_t from =
+            rows[n] + (block * kBlockCols + column(kFormat, half, lane % 4)) * 2;
+        b[n] = {load_shared_16(from), load_shared_16(from + 16)};
+      }
+      multiply_half(acc, weights, 0, half, b);
+    }
+  }
+}
+
+// Where the results of one chunk go, as one lane sees it: columns 8 n + 2 t + j.
+template <bool kUp, int kColumns>
+struct Targets {
+  int64_t row[kColumns][2];  // of h, or slot; -1: beyond the chunk
+  float weight[kColumns][2];
+
+  __device__ Targets(const Call& call, const Chunk& chunk, int t) {
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int i = 8 * n + 2 * t + j, r = chunk.first_row + i;
+        const bool there = i < chunk.num_rows;
+        row[n][j] = !there ? -1 : kUp ? r : call.lists.row_slots[r];
+        weight[n][j] = there && !kUp ? call.lists.row_weights[r] : 0;
+      }
+  }
+};
+
+template <bool kUp, int kColumns, WeightFormat kFormat>
+__device__ __forceinline__ void store_tile(const Call& call, ActivationKind kind,
+                                           const float (&acc)[kTileSlabs][kColumns][4],
+                                           const Targets<kUp, kColumns>& to, const float4& factors,
+                                           int tile, int g) {
+  const Sizes& sizes = call.sizes;
+#pragma unroll
+  for (int s = 0; s < kTileSlabs; ++s)
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int64_t row = to.row[n][j];
+        if (row < 0) continue;
+        const int slab = tile * kTileSlabs + s;
+        if constexpr (kUp) {
+          auto* h = static_cast<__nv_bfloat16*>(call.hidden_rows) +
+                    row * (sizes.down_blocks * kBlockCols);
+          store_hidden<kFormat>(h, slab, g, acc[s][n][j], acc[s][n][2 + j], factors, kind,
+                                call.activation, sizes.intermediate);
+        } else {
+#pragma unroll
+          for (int lower = 0; lower < 2; ++lower) {
+            const int i = slab * kSlabRows + g + 8 * lower;
+            const float value =
+                acc[s][n][2 * lower + j] * decode_gain(kFormat) * factors.z * to.weight[n][j];
+            if (i >= sizes.hidden) continue;
+            if (call.slots_are_f32)
+              static_cast<float*>(call.slots)[row * sizes.hidden + i] = value;
+            else
+              static_cast<__nv_bfloat16*>(call.slots)[row * sizes.hidden + i] =
+                  __float2bfloat16_rn(value);
+          }
+        }
+      }
+}
+
+template <bool kUp, WeightFormat kFormat>
+__global__ void __launch_bounds__(kThreads, 1)
+    stream_kernel(const __grid_constant__ Call call, const __grid_constant__ Product product,
+                  const __grid_constant__ Room room, ActivationKind kind) {
+  using Ring = WeightRing<kFormat>;
+  extern __shared__ __align__(128) uint8_t shared[];
+  auto& barriers = *reinterpret_cast<Barriers*>(shared);
+  uint8_t* const rings = shared + kBarrierBytes;
+  uint8_t* const pool_memory = rings + kWarps * room.ring_stages * Ring::kStageBytes;
+  const uint32_t pool = shared_address(pool_memory);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kQueue; ++i) {
+      barrier_init(shared_address(&barriers.filled[i]), 1);
+      barrier_init(shared_address(&barriers.emptied[i]), kWarps);
+    }
+    fence_barrier_init();
+  }
+  // Columns between K and the end of the last block are never written again.
+  const int padded = product.blocks * kBlockCols;
+  for (int i = threadIdx.x; i < room.pool_rows * (padded - product.columns); i += kThreads) {
+    const int row = i / (padded - product.columns), c = i % (padded - product.columns);
+    reinterpret_cast<__nv_bfloat16*>(pool_memory + row * room.row_pitch)[product.columns + c] =
+        __float2bfloat16_rn(0.0f);
+  }
+  // The lists are older than the kernel before `down`, which has waited for them.
+  if (kUp) wait_for_previous_kernel();
+  __syncthreads();
+
+  const Stretch stretch(*call.lists.num_chunks * product.tiles);
+  if (stretch.begin < stretch.end) {
+    if (warp == kWarps) {
+      if (!kUp) wait_for_previous_kernel();
+      bring_rows<kUp>(call, product, room, stretch, barriers, pool, lane);
+    } else {
+      Ring ring(shared_address(rings) + warp * room.ring_stages * Ring::kStageBytes,
+                shared_address(barriers.weights[warp]), room.ring_stages, lane);
+      const auto matrix_of = [&](int expert) {
+        return call.packed + static_cast<size_t>(expert) * call.sizes.expert_bytes +
+               product.matrix_offset;
+      };
+      const size_t tile_bytes = static_cast<size_t>(product.blocks) * Ring::kStageBytes;
+      int ahead_unit = stretch.begin + warp, ahead_blocks = 0;
+      const uint8_t* ahead = nullptr;
+      auto fetch_next = [&] {
+        if (ahead_blocks == 0) {
+          if (ahead_unit >= stretch.end) return;
+          ahead = matrix_of(call.lists.chunks[ahead_unit / product.tiles].expert) +
+                  ahead_unit % product.tiles * tile_bytes;
+          ahead_blocks = product.blocks;
+          ahead_unit += kWarps;
+        }
+        ring.fetch(ahead, 1, Ring::kStageBytes, lane);
+        ahead += Ring::kStageBytes;
+        --ahead_blocks;
+      };
+      for (int i = 0; i < room.ring_stages; ++i) fetch_next();
+
+      const int first_chunk = stretch.begin / product.tiles;
+      const int last_chunk = (stretch.end - 1) / product.tiles;
+      int unit = stretch.begin + warp, pool_at = 0;
+      for (int c = first_chunk; c <= last_chunk; ++c) {
+        const Chunk chunk = call.lists.chunks[c];
+        const int end = min(stretch.end, (c + 1) * product.tiles), n = c - first_chunk;
+        if (unit < end) {
+          const float4 factors = *reinterpret_cast<const float4*>(
+              call.packed + static_cast<size_t>(chunk.expert) * call.sizes.expert_bytes +
+              call.sizes.factor_offset);
+          // A column beyond the chunk computes a copy of the last.
+          const auto row_address = [&](int i) {
+            return pool + (pool_at + min(i, chunk.num_rows - 1)) % room.pool_rows * room.row_pitch;
+          };
+          const auto work = [&]<int kColumns>(const uint32_t(&rows)[kColumns]) {
+            const Targets<kUp, kColumns> to(call, chunk, t);
+            barrier_wait(shared_address(&barriers.filled[n % kQueue]), n / kQueue % 2);
+            for (; unit < end; unit += kWarps) {
+              float acc[kTileSlabs][kColumns][4] = {};
+              multiply_tile(acc, ring, fetch_next, product.blocks, rows, lane);
+              store_tile<kUp, kColumns, kFormat>(call, kind, acc, to, factors,
+                                                 unit % product.tiles, g);
+            }
+          };
+          if (chunk.num_rows <= 8)
+            work({row_address(g)});
+          else
+            work({row_address(g), row_address(8 + g)});
+        }
+        pool_at = (pool_at + chunk.num_rows) % room.pool_rows;
+        __syncwarp();
+        if (lane == 0) barrier_arrive(shared_address(&barriers.emptied[n % kQueue]));
+      }
+    }
+  } else if (!kUp) {
+    wait_for_previous_kernel();
+  }
+  let_next_kernel_start();
+}
+
+// As much ring as leaves room for the rows of one chunk; the rest is pool.
+Room room_for(WeightFormat format, const Product& product, int max_rows) {
+  const int limit = 227 * 1024 - kBarrierBytes;
+  const int ring = kWarps * kTileSlabs * slab_bytes(format);
+  Room room;
+  room.row_pitch = product.blocks * kBlockCols * 2 + 16;
+  room.ring_stages = (limit - max_rows * room.row_pitch) / ring;
+  if (room.ring_stages > 4) room.ring_stages = 4;
+  room.pool_rows = (limit - room.ring_stages * ring) / room.row_pitch;
+  if (room.pool_rows > 4 * max_rows) room.pool_rows = 4 * max_rows;
+  return room;
+}
+
+template <bool kUp, WeightFormat kFormat>
+cudaError_t launch(const Call& call, const Product& product, ActivationKind kind, int max_rows,
+                   const LaunchOptions& options) {
+  const Room room = room_for(kFormat, product, max_rows);
+  const int bytes = kBarrierBytes + kWarps * room.ring_stages * WeightRing<kFormat>::kStageBytes +
+                    room.pool_rows * room.row_pitch;
+  const auto kernel = stream_kernel<kUp, kFormat>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  return launch_overlapped(kernel, options, kThreads, static_cast<size_t>(bytes), call, product,
+                           room, kind);
+}
+
+Product up_of(const Call& call) {
+  const Sizes& sizes = call.sizes;
+  return {sizes.up_tiles, sizes.up_blocks, 0, sizes.hidden,
+          static_cast<const __nv_bfloat16*>(call.x), call.x_stride};
+}
+Product down_of(const Call& call) {
+  const Sizes& sizes = call.sizes;
+  return {sizes.down_tiles, sizes.down_blocks, sizes.down_offset, sizes.intermediate,
+          static_cast<const __nv_bfloat16*>(call.hidden_rows), sizes.down_blocks * kBlockCols};
+}
+
+template <WeightFormat kFormat>
+cudaError_t launch(const Call& call, ActivationKind kind, int max_rows,
+                   const LaunchOptions& options) {
+  const cudaError_t error = launch<true, kFormat>(call, up_of(call), kind, max_rows, options);
+  if (error != cudaSuccess) return error;
+  return launch<false, kFormat>(call, down_of(call), kind, max_rows, options);
+}
+
+}  // namespace
+
+bool stream_fits(const Sizes& sizes, int max_rows, WeightFormat format) {
+  Product up, down;
+  up.blocks = sizes.up_blocks;
+  down.blocks = sizes.down_blocks;
+  return room_for(format, up, max_rows).ring_stages >= 1 &&
+         room_for(format, down, max_rows).ring_stages >= 1;
+}
+
+cudaError_t launch_stream(const Call& call, ActivationKind kind, WeightFormat format, int max_rows,
+                          const LaunchOptions& options) {
+  return format == WeightFormat::kMxfp4
+             ? launch<WeightFormat::kMxfp4>(call, kind, max_rows, options)
+             : launch<WeightFormat::kNvfp4>(call, kind, max_rows, options);
+}
+
+}  // namespace halfbyte::hopper
