@@ -1,9 +1,11 @@
-// How a routed expert lies in GPU memory: one form, read by every Hopper kernel, no larger than in
-// the checkpoint.
+// How a routed expert lies in GPU memory: one form, read by every Hopper kernel, as large as in the
+// checkpoint (where widths are multiples of 128).
 //
-//   expert = gate and up (2F, L) | down (L, F) | 4 fp32 factors (gate, up, down, 0), padded to 128 B
-//   matrix = tiles of 64 rows, one after the other; tile = blocks of 64 rows x 128 columns along K;
-//   block  = 4 slabs of 16 rows x 128 columns;      slab  = 1024 B of codes, then its scales
+//   expert = gate and up (2F, L) | down (L, F) | 128 B: fp32 factors of gate, up, down, then 0
+//   matrix = tiles of 64 rows, one after the other
+//   tile   = blocks of 64 rows x 128 columns, along K
+//   block  = 4 slabs of 16 rows x 128 columns
+//   slab   = 1024 B of codes, then its scales
 //
 // A slab is what the 32 lanes of a warp hold as operand A of mma m16n8k16 (and of each warp's
 // quarter of wgmma m64nNk16). Lane l = 4 g + t owns rows g and g + 8. Of a half h (0, 1) it owns
@@ -16,12 +18,12 @@
 //   MXFP4  lane t owns columns 32 t .. 32 t + 31, one group: 2 B a lane at 1024 + 2 l: rows g and
 //          g + 8.                                                        slab 1088 B, 4.25 bits
 //
-// A gated slab holds rows 8 s .. 8 s + 7 of gate as rows 0..7 and the same rows of up as rows 8..15,
-// so that a thread has both of one hidden value. Rows are padded to 64 and columns to 128 with codes
-// of zero.
+// A gated slab holds rows 8 s .. 8 s + 7 of gate as rows 0..7 and the same rows of up as
+// rows 8..15, so that a thread has both of one hidden value. Rows are padded to 64 and columns to
+// 128 with zero bytes.
 //
 // Decoding (decode.cuh) gives BF16 values that are exact: code * scale * 2^-7 for NVFP4, code *
-// 2^(e - e_max) for MXFP4; factors make up for the rest: true = decoded * kDecodeGain * factor.
+// 2^(e - e_max) for MXFP4; factors make up for the rest: true = decoded * decode_gain * factor.
 // Checked by tests/unit/moe/cuda/layout_test.cpp against a plain product.
 #pragma once
 
@@ -109,26 +111,27 @@ HB_HOST_DEVICE constexpr uint32_t encode_word(const uint32_t (&r)[4]) {
          rotate_right(r[3] & 0x81808180u, 30);
 }
 
-// The byte that stands for an E4M3 scale > 0: the BF16 pattern 0x7000 | byte << 4 is scale * 2^119.
-// Subnormal scales are normalised. (A scale of zero is packed as codes of zero, a negative one as
-// codes of the other sign.)
+// The byte that stands for an E4M3 scale s > 0: the BF16 pattern 0x7000 | byte << 4 is s * 2^119,
+// so byte 8 k + m stands for (1 + m / 8) 2^(k - 22). Subnormal scales are normalised. (A scale of
+// zero is packed as codes of zero and byte 0, a negative one as codes of the other sign.)
 HB_HOST_DEVICE constexpr uint32_t encode_e4m3_scale(uint32_t e4m3) {
-  uint32_t exponent = (e4m3 >> 3) & 15, mantissa = e4m3 & 7;
-  int power = static_cast<int>(exponent) - 7;  // value = (1 + mantissa / 8) 2^power
-  if (exponent == 0) {
-    power = -6;
-    while ((mantissa & 8) == 0) {
-      mantissa <<= 1;
-      --power;
-    }
-    mantissa &= 7;
-  }
-  // 0x7000 has BF16 exponent 224 = 127 + 97: bits 11:7 of the pattern are its low five bits.
-  const uint32_t biased = static_cast<uint32_t>(power + 119 + 127) - 224u;
-  return (biased << 3) | mantissa;
+  const uint32_t magnitude = e4m3 & 0x7F;  // 8 e + m: (1 + m / 8) 2^(e - 7), or m 2^-9 if e = 0
+  if (magnitude >= 8) return magnitude + 8 * 15;
+  const uint32_t log2 = magnitude >= 4 ? 2 : magnitude >= 2 ? 1 : 0;
+  return magnitude == 0 ? 0 : (magnitude << (3 - log2)) + 8 * (log2 + 12);
 }
 
-// The scale word of a lane, NVFP4: bytes [row g: half 0, half 1; row g + 8: half 0, half 1].
+// The byte that stands for an E8M0 scale e: BF16 pattern byte << 7, 2^(e - e_max + 126); with the
+// 2^-126 of the codes that is 2^(e - e_max). `e_max` is the largest e of the matrix's blocks that
+// are not all zero: exact for the 132 powers of two below it, and what is smaller is 0 beside it.
+HB_HOST_DEVICE constexpr uint32_t encode_e8m0_scale(int e8m0, int e_max) {
+  const int byte = e8m0 - e_max + 253;
+  return static_cast<uint32_t>(byte < 1 ? 1 : byte > 253 ? 253 : byte);
+}
+
+// The scale word of a lane, NVFP4. In the low half, row g: half 0 at bits 11:4, where its pattern
+// wants it, and half 1 at bits 3:0 and 15:12, which is there once the two bytes are swapped. In the
+// high half, row g + 8. Zeros leave their places free, so that words of one lane can be or-ed.
 HB_HOST_DEVICE constexpr uint32_t encode_scales(uint32_t g0, uint32_t g1, uint32_t g8_0,
                                                 uint32_t g8_1) {
   const uint32_t low = (g0 << 4) | ((g1 & 15) << 12) | (g1 >> 4);

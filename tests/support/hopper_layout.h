@@ -1,0 +1,42 @@
+// The decoding of the Hopper kernels (moe/cuda/decode.cuh), instruction by instruction, in scalar
+// code.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "formats/bf16.h"
+#include "moe/cuda/layout.h"
+
+namespace halfbyte::testing_hopper {
+
+using Pairs = std::array<uint32_t, 4>;  // of BF16 patterns: what encode_word takes
+
+constexpr uint32_t rotate_left(uint32_t x, int n) { return (x << n) | (x >> (32 - n)); }
+
+// and, shl, shf.l.wrap, lop3
+constexpr Pairs unpack_word(uint32_t word) {
+  constexpr uint32_t kPlaces = 0x81C081C0u;
+  return {word & kPlaces, (word << 4) & kPlaces, rotate_left(word, 10) & kPlaces,
+          (rotate_left(word, 30) & 0x81808180u) | ((word << 6) & 0x00400040u)};
+}
+
+// prmt 0x2301, lop3: patterns (row g, row g + 8) of a half.
+constexpr uint32_t nvfp4_patterns(uint32_t scale_word, int half) {
+  const uint32_t swapped = ((scale_word & 0x00FF00FFu) << 8) | ((scale_word >> 8) & 0x00FF00FFu);
+  return ((half == 0 ? scale_word : swapped) & 0x0FF00FF0u) | 0x70007000u;
+}
+constexpr uint32_t mxfp4_patterns(uint32_t two_bytes) {
+  return ((two_bytes & 0xFFu) | ((two_bytes & 0xFF00u) << 8)) << 7;
+}
+
+// mul.rn.bf16x2 of one element, without its rounding: a pack is right only if there is none.
+inline double product(uint32_t value_pattern, uint32_t scale_pattern) {
+  return double{bf16_to_float(static_cast<uint16_t>(value_pattern))} *
+         double{bf16_to_float(static_cast<uint16_t>(scale_pattern))};
+}
+inline bool is_bf16(double value) {
+  return double{bf16_to_float(float_to_bf16(static_cast<float>(value)))} == value;
+}
+
+}  // namespace halfbyte::testing_hopper
