@@ -8,8 +8,18 @@
 set(HALFBYTE_CUDA auto CACHE STRING "Hopper kernels: auto, on or off")
 set_property(CACHE HALFBYTE_CUDA PROPERTY STRINGS auto on off)
 set(HALFBYTE_CUDA_FOUND OFF)
-# What is compiled only with CUDA.
+# What is compiled only with CUDA; without it, `drop_cuda_files(LIST)` takes it out of a list. The
+# layout of packed experts and its packer on the host need none: they are built and tested everywhere.
 set(HALFBYTE_CUDA_FILES "/(cuda|dequant|gpu)/|\\.cu$")
+set(HALFBYTE_HOST_FILES "/moe/cuda/(layout|pack)(_test)?\\.(cpp|h)$")
+function(drop_cuda_files name)
+  if(NOT HALFBYTE_CUDA_FOUND)
+    set(host_files ${${name}})
+    list(FILTER host_files INCLUDE REGEX ${HALFBYTE_HOST_FILES})
+    list(FILTER ${name} EXCLUDE REGEX ${HALFBYTE_CUDA_FILES})
+    set(${name} ${${name}} ${host_files} PARENT_SCOPE)
+  endif()
+endfunction()
 string(TOLOWER "${HALFBYTE_CUDA}" wanted)
 if(NOT wanted MATCHES "^(auto|on|off)$")
   message(FATAL_ERROR "HALFBYTE_CUDA=${HALFBYTE_CUDA}: expected auto, on or off")

@@ -3,9 +3,7 @@
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
      ${CMAKE_SOURCE_DIR}/include/*.h ${CMAKE_SOURCE_DIR}/src/*.h ${CMAKE_SOURCE_DIR}/apps/*.h)
 list(FILTER headers EXCLUDE REGEX "\\.inl\\.h$")
-if(NOT HALFBYTE_CUDA_FOUND)
-  list(FILTER headers EXCLUDE REGEX ${HALFBYTE_CUDA_FILES})
-endif()
+drop_cuda_files(headers)
 
 set(alone_sources)
 foreach(header IN LISTS headers)
