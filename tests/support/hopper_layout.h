@@ -1,12 +1,14 @@
-// The decoding of the Hopper kernels (moe/cuda/decode.cuh), instruction by instruction, in scalar
-// code.
+// For tests of the Hopper layout: the decoding of the kernels (moe/cuda/decode.cuh), instruction by
+// instruction, in scalar code; and experts with every legal scale.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <random>
 
 #include "formats/bf16.h"
 #include "moe/cuda/layout.h"
+#include "support/moe.h"
 
 namespace halfbyte::testing_hopper {
 
@@ -37,6 +39,24 @@ inline double product(uint32_t value_pattern, uint32_t scale_pattern) {
 }
 inline bool is_bf16(double value) {
   return double{bf16_to_float(float_to_bf16(static_cast<float>(value)))} == value;
+}
+
+// Experts with every legal scale: NVFP4 all of E4M3, zero and negative ones too; MXFP4 exponents
+// over 20 binades, each matrix in its own range.
+inline testing_moe::StoredExperts random_experts(const MoeShape& shape, std::mt19937& random) {
+  testing_moe::StoredExperts experts = testing_moe::random_experts(shape, random);
+  size_t index = 0;
+  for (testing_moe::StoredMatrix& matrix : experts.matrices) {
+    for (uint8_t& scale : matrix.scales) {
+      scale = static_cast<uint8_t>(random());
+      if (shape.weights == WeightFormat::kMxfp4)
+        scale = static_cast<uint8_t>(90 + index % 3 * 15 + scale % 20);
+      else if ((scale & 0x7F) == 0x7F)
+        scale = 0;
+    }
+    ++index;
+  }
+  return experts;
 }
 
 }  // namespace halfbyte::testing_hopper

@@ -59,7 +59,7 @@ HB_HOST_DEVICE constexpr float decode_gain(WeightFormat format) {
   return format == WeightFormat::kMxfp4 ? 1.0f : 128.0f;
 }
 
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+HB_HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // Sizes of one packed matrix of (rows, cols).
 struct MatrixLayout {

@@ -146,4 +146,20 @@ void pack_expert_host(const MoeShape& shape, const ExpertWeights& expert,
   std::memcpy(packed.data() + layout.factor_offset, factors.data(), kFactorBytes);
 }
 
+StagedExpert staged_expert(const MoeShape& shape) {
+  const size_t weights =
+      static_cast<size_t>(shape.hidden) * static_cast<size_t>(shape.intermediate);
+  const size_t codes = weights / 2;
+  const size_t scales = weights / static_cast<size_t>(scale_group(shape.weights));
+  const size_t gates = shape.activation.gated() ? 1 : 0;
+  StagedExpert staged;
+  staged.up_codes = staged.gate_codes + gates * codes;
+  staged.gate_scales = staged.up_codes + codes;
+  staged.up_scales = staged.gate_scales + gates * scales;
+  staged.down_codes = staged.up_scales + scales;
+  staged.down_scales = staged.down_codes + codes;
+  staged.end = staged.down_scales + scales;
+  return staged;
+}
+
 }  // namespace halfbyte::hopper

@@ -194,29 +194,11 @@ MoeShape shape_of(const Case& c) {
   return shape;
 }
 
-// Experts with every legal scale: NVFP4 all of E4M3, zero and negative ones too; MXFP4 exponents
-// over 20 binades, each matrix in its own range.
-StoredExperts random_experts(const MoeShape& shape, std::mt19937& random) {
-  StoredExperts experts = testing_moe::random_experts(shape, random);
-  int base = 90;
-  for (StoredMatrix& matrix : experts.matrices) {
-    for (uint8_t& scale : matrix.scales) {
-      scale = static_cast<uint8_t>(random());
-      if (shape.weights == WeightFormat::kMxfp4)
-        scale = static_cast<uint8_t>(base + scale % 20);
-      else if ((scale & 0x7F) == 0x7F)
-        scale = 0;
-    }
-    base += 15;
-  }
-  return experts;
-}
-
 class HopperPack : public testing::TestWithParam<Case> {
  protected:
   HopperPack()
       : shape_(shape_of(GetParam())),
-        experts_(random_experts(shape_, random_)),
+        experts_(testing_hopper::random_experts(shape_, random_)),
         expert_(experts_.views[0]) {
     const ExpertLayout layout = expert_layout(shape_);
     x_up_ = random_activations(layout.up, shape_.hidden, random_);
@@ -291,7 +273,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(HopperPackMxfp4, FarExponentsAreExactAndZeroBlocksDoNotCount) {
   std::mt19937 random(9);
   const MoeShape shape = shape_of({"", WeightFormat::kMxfp4, ActivationKind::kSwiglu, 128, 32});
-  StoredExperts experts = random_experts(shape, random);
+  StoredExperts experts = testing_hopper::random_experts(shape, random);
   for (StoredMatrix& matrix : experts.matrices) {
     for (uint8_t& scale : matrix.scales) scale = static_cast<uint8_t>(100 + random() % 133);
     matrix.scales[0] = 232;
@@ -316,7 +298,7 @@ TEST(HopperPackMxfp4, FarExponentsAreExactAndZeroBlocksDoNotCount) {
 TEST(HopperPackMxfp4, AllZeroAndSmallestExponentsHaveUsableFactors) {
   std::mt19937 random(10);
   const MoeShape shape = shape_of({"", WeightFormat::kMxfp4, ActivationKind::kSwiglu, 32, 32});
-  StoredExperts experts = random_experts(shape, random);
+  StoredExperts experts = testing_hopper::random_experts(shape, random);
   std::fill(experts.matrices[0].values.begin(), experts.matrices[0].values.end(), uint8_t{0});
   std::fill(experts.matrices[1].scales.begin(), experts.matrices[1].scales.end(), uint8_t{0});
   const PackedExpert packed(shape, experts.views[0]);
@@ -324,6 +306,22 @@ TEST(HopperPackMxfp4, AllZeroAndSmallestExponentsHaveUsableFactors) {
   EXPECT_EQ(packed.factor(1), 0x1p-127f);
   Activations x = random_activations(packed.layout().up, 32, random);
   EXPECT_EQ(packed.compare(experts.views[0], x, x).wrong, 0);
+}
+
+// Staged experts fit where their packed form will be, and tensors are aligned for the GPU.
+TEST(HopperPackStaged, LiesInThePackedExpert) {
+  for (WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kMxfp4})
+    for (ActivationKind activation : {ActivationKind::kSwiglu, ActivationKind::kRelu2})
+      for (int hidden = 32; hidden <= 320; hidden += 32)
+        for (int intermediate = 32; intermediate <= 320; intermediate += 32) {
+          const MoeShape shape = shape_of({"", format, activation, hidden, intermediate});
+          const ExpertLayout layout = expert_layout(shape);
+          const StagedExpert staged = staged_expert(shape);
+          EXPECT_LE(staged.end, layout.factor_offset);
+          for (size_t offset : {staged.up_codes, staged.gate_scales, staged.up_scales,
+                                staged.down_codes, staged.down_scales})
+            EXPECT_EQ(offset % 16, 0u);
+        }
 }
 
 }  // namespace
