@@ -101,7 +101,7 @@ HB_HOST_DEVICE constexpr uint32_t place_code(uint32_t code) {
   return ((code >> 3) << 15) | ((code & 7) << 6);
 }
 HB_HOST_DEVICE constexpr uint32_t rotate_right(uint32_t x, int n) {
-  return (x >> n) | (x << (32 - n));
+  return (x >> n) | (x << ((32 - n) & 31));
 }
 
 // One word of 8 codes. r[0..3]: the four BF16 pairs that decoding shall give (before scaling): rows

@@ -2,7 +2,7 @@
 // K, a block the four slabs of a tile. Every lane reads the 16 columns that it owns of rows g and
 // g + 8 and writes their words: 32-byte sectors are read whole, 512 bytes written at once.
 //
-// About 3.5 instructions a weight: a pair of codes is brought to the two halves of a register, and
+// Three instructions a code: a pair of codes is brought to the two halves of a register, and
 // one rotation for the sign and one for the rest take it where decode.cuh looks for it.
 #include "moe/cuda/layout.h"
 #include "moe/cuda/pack_device.h"
