@@ -1,5 +1,5 @@
-// The activations of experts in fp32, on the special-function unit: ex2 and rcp are within 2 units in
-// the last place, so a hidden value is right to about 2^-21 before it is rounded to BF16.
+// The activations of experts in fp32, on the special-function unit: ex2 and rcp are within 2 units
+// in the last place, so a hidden value is right to about 2^-21 before it is rounded to BF16.
 #pragma once
 
 #include "halfbyte/activation.h"
@@ -45,9 +45,8 @@ template <ActivationKind kKind>
 __device__ __forceinline__ float activate(float gate, float up, const ActivationConstants& c) {
   if constexpr (kKind == ActivationKind::kSitu) {
     const float g = c.beta * tanh_fast(gate * c.one_over_beta) * sigmoid(gate);
-    const float u = c.linear_beta != 0
-                        ? c.linear_beta * tanh_fast(up * c.one_over_linear_beta)
-                        : up;
+    const float u =
+        c.linear_beta != 0 ? c.linear_beta * tanh_fast(up * c.one_over_linear_beta) : up;
     return g * u;
   } else if constexpr (kKind == ActivationKind::kSwiglu) {
     return gate * sigmoid(gate) * up;

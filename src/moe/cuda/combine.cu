@@ -27,12 +27,11 @@ __device__ __forceinline__ void add_slot(float (&sum)[kColumns], const __nv_bflo
 }
 
 template <class Slot>
-__global__ void __launch_bounds__(kThreads)
-    combine_kernel(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ Call call) {
   const Sizes& sizes = call.sizes;
   const int token = static_cast<int>(blockIdx.x);
-  const int column = (static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x)) *
-                     kColumns;
+  const int column =
+      (static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x)) * kColumns;
   wait_for_previous_kernel();
   if (column < sizes.hidden) {
     float sum[kColumns] = {};

@@ -1,6 +1,6 @@
-// Packed weights -> operand A of the tensor cores (layout.h), 13 instructions for 8 weights: mask and
-// rotate each pair of codes into the place where it is a BF16 value, then multiply it by the BF16
-// pattern of its scale. Both factors and the product are exact.
+// Packed weights -> operand A of the tensor cores (layout.h), 13 instructions for 8 weights: mask
+// and rotate each pair of codes into the place where it is a BF16 value, then multiply it by the
+// BF16 pattern of its scale. Both factors and the product are exact.
 #pragma once
 
 #include "moe/cuda/layout.h"

@@ -1,15 +1,17 @@
-// The MoE operation for few tokens (T <= 8) in one launch: the whole time goes into reading weights.
+// The MoE operation for few tokens (T <= 8) in one launch: the whole time goes into reading
+// weights.
 //
 //   columns of the tensor core = the tokens; x lies in shared memory once
 //   1. every block finds the D distinct experts, rising, and weight[d][t] of each token
-//   2. up:   units of kUpSlabs slabs, all columns; warps take units in turn; h[d][t][F] to the L2
-//   3. down: a block owns kDownSlabs slabs of rows of y; its warps share out the (expert, columns)
-//            blocks of those rows evenly and keep weighted sums in registers; 8 sums are added in
-//            the order of the warps
+//   2. up:   a unit is kUpSlabs slabs of an expert, all columns; a team of warps shares out its
+//            blocks along K and adds up in the order of its warps; h[d][t][F] goes to the L2
+//   3. down: a block owns kDownSlabs slabs of rows of y; its warps share out the (expert, block
+//            along K) of those rows evenly and keep weighted sums in registers; the warps' sums are
+//            added in their order
 //
-// Between 2 and 3 each expert has a counter of finished units; a warp has its ring full of weights
-// for 3 before it looks at one. All blocks must run at once: the grid is one block an SM, and
-// nothing else is waited for. The last block to leave clears the counters.
+// A warp's ring goes on from 2 to 3; between them each expert has a counter of finished units. All
+// blocks must run at once: the grid is one block an SM, and nothing else is waited for. The last
+// block to leave clears the counters.
 //
 // Which products are summed in which order depends on the set of experts and the shape of the grid,
 // never on timing or on the order of tokens. A token without an expert d never reads the column
@@ -22,406 +24,423 @@
 namespace halfbyte::hopper {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 16;
 constexpr int kThreads = 32 * kWarps;
-static_assert(kThreads == kFewSlots);
+static_assert(kThreads >= kFewSlots);
+constexpr int kSlabFloats = kSlabRows * kFewTokens;
 
 // Shared memory ahead of the rings.
 struct Tables {
-  int num_active;                         // D
-  int ids[kFewSlots];                     // of slots; kNoExpert: skipped
-  uint8_t is_first[kFewSlots];            // no earlier slot has the same id
-  int experts[kFewSlots];                 // [d], rising
-  float4 factors[kFewSlots];              // [d]: gate, up, down
-  float weights[kFewSlots][kFewTokens];   // [d][t]; 0: not routed
-  uint64_t barriers[kWarps][4];
+  int num_active;                        // D
+  uint32_t present[kFewExperts / 32];    // bit e: expert e has a token
+  int ids[kFewSlots];                    // of slots; -1: skipped
+  int experts[kFewSlots];                // [d], rising
+  float weights[kFewSlots][kFewTokens];  // [d][t]; 0: not routed
+  uint64_t weight_barriers[kWarps][kMaxRingSlabs];
+  uint64_t x_barrier;
 };
-constexpr int kNoExpert = 0x7FFFFFFF;
+constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
 
-__device__ void find_experts(const Call& call, Tables& tables) {
+__device__ __forceinline__ void find_experts(const Call& call, Tables& tables) {
   const Sizes& sizes = call.sizes;
   const int slot = threadIdx.x, num_slots = call.num_tokens * sizes.top_k;
-  int id = kNoExpert;
+  const int words = (sizes.num_experts + 31) / 32;
+  for (int i = threadIdx.x; i < words; i += kThreads) tables.present[i] = 0;
+  for (int i = threadIdx.x; i < num_slots * kFewTokens; i += kThreads) tables.weights[0][i] = 0;
+  int id = -1;
   float weight = 0;
   if (slot < num_slots) {
     id = call.topk_ids[slot];
     weight = call.topk_weights[slot];
-    if (id < 0 || id >= sizes.num_experts || weight == 0) id = kNoExpert;
+    if (id < 0 || id >= sizes.num_experts || weight == 0) id = -1;
+    tables.ids[slot] = id;
   }
-  tables.ids[slot] = id;
-#pragma unroll
-  for (int t = 0; t < kFewTokens; ++t) tables.weights[slot][t] = 0;
   __syncthreads();
-
-  const int rounded_slots = (num_slots + 3) & ~3;  // the others are kNoExpert
-  const int4* ids = reinterpret_cast<const int4*>(tables.ids);
-  bool first = id != kNoExpert;
-  for (int i = 0; i * 4 < slot; ++i) {
-    const int4 v = ids[i];
-    first = first && !((v.x == id && i * 4 < slot) || (v.y == id && i * 4 + 1 < slot) ||
-                       (v.z == id && i * 4 + 2 < slot) || (v.w == id && i * 4 + 3 < slot));
+  if (id >= 0) atomicOr(&tables.present[id / 32], 1u << id % 32);
+  __syncthreads();
+  if (threadIdx.x == kThreads - 1) {
+    int count = 0;
+    for (int i = 0; i < words; ++i) count += __popc(tables.present[i]);
+    tables.num_active = count;
   }
-  tables.is_first[slot] = first;
-  const int num_active = __syncthreads_count(first);
-  if (slot == 0) tables.num_active = num_active;
-
-  const uchar4* firsts = reinterpret_cast<const uchar4*>(tables.is_first);
-  int rank = 0;
-  if (id != kNoExpert)
-    for (int i = 0; i < rounded_slots / 4; ++i) {
-      const int4 v = ids[i];
-      const uchar4 f = firsts[i];
-      rank += (f.x && v.x < id) + (f.y && v.y < id) + (f.z && v.z < id) + (f.w && v.w < id);
-    }
-  if (first) {
+  if (id >= 0) {
+    int rank = __popc(tables.present[id / 32] & ((1u << id % 32) - 1));
+    for (int i = 0; i < id / 32; ++i) rank += __popc(tables.present[i]);
     tables.experts[rank] = id;
-    tables.factors[rank] = *reinterpret_cast<const float4*>(
-        call.packed + static_cast<size_t>(id) * sizes.expert_bytes + sizes.factor_offset);
-  }
-  // A token may name an expert twice: the first of its slots adds them up.
-  if (id != kNoExpert) {
+    // A token may name an expert twice: the first of its slots adds them up.
     const int token = slot / sizes.top_k, begin = token * sizes.top_k;
-    bool first_of_token = true;
-    for (int j = begin; j < slot; ++j) first_of_token = first_of_token && tables.ids[j] != id;
-    for (int j = slot + 1; j < begin + sizes.top_k; ++j)
-      if (tables.ids[j] == id) weight += call.topk_weights[j];
-    if (first_of_token) tables.weights[rank][token] = weight;
+    bool first = true;
+    for (int j = begin; j < begin + sizes.top_k; ++j)
+      if (j != slot && tables.ids[j] == id) {
+        if (j < slot) first = false;
+        weight += call.topk_weights[j];
+      }
+    if (first) tables.weights[rank][token] = weight;
   }
   __syncthreads();
 }
 
-// x (T, L) -> shared memory, rows `pitch` bytes apart, zeros up to a multiple of 128 columns.
-__device__ void load_x(const Call& call, uint8_t* to, int pitch) {
-  const int chunks = call.sizes.up_blocks * kBlockCols / 8, filled = call.sizes.hidden / 8;
-  for (int t = 0; t < call.num_tokens; ++t) {
-    const auto* row = reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(call.x) +
-                                                     t * call.x_stride);
-    for (int i = threadIdx.x; i < chunks; i += kThreads)
-      *reinterpret_cast<uint4*>(to + t * pitch + i * 16) =
-          i < filled ? row[i] : make_uint4(0, 0, 0, 0);
-  }
-}
-
-// A run of column blocks [block, end) of one expert's rows, as stages of at most `kLong` blocks.
-struct Run {
-  int active = 0;  // d
-  int rows = 0;    // first slab, counted from the start of the matrix
-  int block = 0, end = 0;
-};
-
-// The runs of one warp: units of the up projection.
+// The units of one team of warps, and of each the blocks along K of one of its warps.
 template <int kSlabs>
-struct UpRuns {
-  int unit, step, units_per_expert, num_units, blocks;
+struct UpWork {
+  int unit, step, units_per_expert, num_units, begin, end;
 
-  __device__ UpRuns(const Sizes& sizes, int num_active, int warp)
-      : unit(blockIdx.x + gridDim.x * warp),
-        step(gridDim.x * kWarps),
+  __device__ UpWork(const Sizes& sizes, int num_active, int warp, int team)
+      : unit(blockIdx.x + gridDim.x * (warp / team)),
+        step(gridDim.x * (kWarps / team)),
         units_per_expert(sizes.up_tiles * (kTileSlabs / kSlabs)),
         num_units(num_active * units_per_expert),
-        blocks(sizes.up_blocks) {}
-  __device__ bool next(Run& run) {
-    if (unit >= num_units) return false;
-    run = {unit / units_per_expert, unit % units_per_expert * kSlabs, 0, blocks};
-    unit += step;
-    return true;
-  }
+        begin(sizes.up_blocks * (warp % team) / team),
+        end(sizes.up_blocks * (warp % team + 1) / team) {}
+  __device__ bool more() const { return unit < num_units; }
+  __device__ int active() const { return unit / units_per_expert; }
+  __device__ int slab() const { return unit % units_per_expert * kSlabs; }
 };
 
-// The runs of one warp: its even share of all (expert, column block) of the rows its block owns.
-template <int kSlabs>
-struct DownRuns {
-  int rows, rows_step, num_rows, blocks;
-  int at, begin, end;  // of the flat list d * blocks + block
+// The share of one warp in all (expert, block along K) of the rows that its thread block owns: a
+// stretch of the list d * blocks + block, the same for each round of rows.
+struct DownWork {
+  int blocks, begin, end;
 
-  __device__ DownRuns(const Sizes& sizes, int num_active, int warp)
-      : rows(blockIdx.x * kSlabs),
-        rows_step(gridDim.x * kSlabs),
-        num_rows(sizes.down_tiles * kTileSlabs),
-        blocks(sizes.down_blocks) {
-    const int total = num_active * blocks;
-    begin = at = total * warp / kWarps;
-    end = total * (warp + 1) / kWarps;
-    if (begin == end) rows = num_rows;
+  __device__ DownWork(const Sizes& sizes, int num_active, int warp)
+      : blocks(sizes.down_blocks),
+        begin(num_active * blocks * warp / kWarps),
+        end(num_active * blocks * (warp + 1) / kWarps) {}
+};
+
+// Where a slab begins in a matrix of `blocks` blocks along K.
+template <WeightFormat kFormat>
+__device__ __forceinline__ size_t slab_offset(int slab, int blocks) {
+  return static_cast<size_t>(slab / kTileSlabs) * blocks * (kTileSlabs * slab_bytes(kFormat)) +
+         slab % kTileSlabs * slab_bytes(kFormat);
+}
+
+// Brings the weights of one warp into its ring: those of its units of up, then those of down.
+template <WeightFormat kFormat, int kUpSlabs, int kDownSlabs>
+struct Fetcher {
+  static constexpr int kBlockBytes = WeightRing<kFormat>::kBlockBytes;
+  const Call& call;
+  const Tables& tables;
+  UpWork<kUpSlabs> up;
+  DownWork down;
+  int slab, at;  // of down: the rows, and the place in the list
+  const uint8_t* from = nullptr;
+  int left = 0;  // blocks from `from` on
+  bool in_up = true;
+
+  __device__ __forceinline__ const uint8_t* expert(int d) const {
+    return call.packed + static_cast<size_t>(tables.experts[d]) * call.sizes.expert_bytes;
   }
-  __device__ bool next(Run& run) {
-    if (rows >= num_rows) return false;
-    const int d = at / blocks, block = at % blocks;
-    const int count = min(blocks - block, end - at);
-    run = {d, rows, block, block + count};
-    at += count;
-    if (at == end) {
-      at = begin;
-      rows += rows_step;
+  // The next run of blocks; none: left stays 0.
+  __device__ __forceinline__ void next_run() {
+    const Sizes& sizes = call.sizes;
+    if (up.more()) {
+      from = expert(up.active()) + slab_offset<kFormat>(up.slab(), sizes.up_blocks) +
+             static_cast<size_t>(up.begin) * kBlockBytes;
+      left = up.end - up.begin;
+      up.unit += up.step;
+      return;
     }
-    return true;
+    in_up = false;
+    if (at == down.end) {
+      at = down.begin;
+      slab += gridDim.x * kDownSlabs;
+    }
+    if (slab >= sizes.down_tiles * kTileSlabs || at == down.end) return;
+    const int d = at / down.blocks, block = at % down.blocks;
+    from = expert(d) + sizes.down_offset + slab_offset<kFormat>(slab, down.blocks) +
+           static_cast<size_t>(block) * kBlockBytes;
+    left = min(down.blocks - block, down.end - at);
+    at += left;
   }
-};
-
-// Runs cut into stages.
-template <int kSlabs, class Runs>
-struct Stages {
-  static constexpr int kLong = kTileSlabs / kSlabs;
-  Runs runs;
-  Run run;
-  bool more;
-
-  __device__ explicit Stages(const Runs& of) : runs(of), more(runs.next(run)) {}
-  __device__ int blocks() const { return min(kLong, run.end - run.block); }
-  __device__ void advance() {
-    run.block += kLong;
-    if (run.block >= run.end) more = runs.next(run);
-  }
-  // Where the stage lies in a matrix of `column_blocks` blocks a tile.
-  __device__ size_t offset(int column_blocks, int block_bytes) const {
-    return (static_cast<size_t>(run.rows / kTileSlabs) * column_blocks + run.block) * block_bytes +
-           run.rows % kTileSlabs * (block_bytes / kTileSlabs);
+  __device__ __forceinline__ void fill(WeightRing<kFormat>& ring, int lane) {
+    while (true) {
+      if (left == 0) next_run();
+      if (left == 0) return;
+      if (in_up) {
+        if (!ring.has_room(kUpSlabs)) return;
+        ring.template fetch<kUpSlabs>(from, lane);
+      } else {
+        if (!ring.has_room(kDownSlabs)) return;
+        ring.template fetch<kDownSlabs>(from, lane);
+      }
+      from += kBlockBytes;
+      --left;
+    }
   }
 };
 
 template <WeightFormat kFormat, int kUpSlabs, int kDownSlabs>
 __global__ void __launch_bounds__(kThreads, 1)
-    few_kernel(const __grid_constant__ Call call, ActivationKind kind, int ring_stages, int x_pitch) {
-  using Ring = WeightRing<kFormat>;
+    few_kernel(const __grid_constant__ Call call, ActivationKind kind, int team, int ring_slabs,
+               int x_pitch) {
   extern __shared__ __align__(128) uint8_t shared[];
   auto& tables = *reinterpret_cast<Tables*>(shared);
-  uint8_t* const rings = shared + (sizeof(Tables) + 127) / 128 * 128;
-  uint8_t* const x = rings + kWarps * ring_stages * Ring::kStageBytes;
+  uint8_t* const rings = shared + kTableBytes;
+  const int ring_bytes = ring_slabs * slab_bytes(kFormat);
+  uint8_t* const x = rings + kWarps * ring_bytes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const Sizes& sizes = call.sizes;
   const int token_row = min(g, call.num_tokens - 1);  // a column beyond T computes a copy
+  const uint32_t x_barrier = shared_address(&tables.x_barrier);
 
-  Ring ring(shared_address(rings) + warp * ring_stages * Ring::kStageBytes,
-            shared_address(tables.barriers[warp]), ring_stages, lane);
+  if (threadIdx.x == 0) {
+    barrier_init(x_barrier, 1);
+    fence_barrier_init();
+    wait_for_previous_kernel();
+    barrier_arrive_expect(x_barrier, call.num_tokens * sizes.hidden * 2);
+    for (int row = 0; row < call.num_tokens; ++row)
+      copy_bulk(shared_address(x) + row * x_pitch,
+                static_cast<const __nv_bfloat16*>(call.x) + row * call.x_stride, sizes.hidden * 2,
+                x_barrier);
+  }
+  const int x_padding = sizes.up_blocks * kBlockCols - sizes.hidden;
+  for (int i = threadIdx.x; i < call.num_tokens * x_padding; i += kThreads)
+    reinterpret_cast<__nv_bfloat16*>(x + i / x_padding * x_pitch)[sizes.hidden + i % x_padding] =
+        __float2bfloat16_rn(0.0f);
+  WeightRing<kFormat> ring(shared_address(rings) + warp * ring_bytes,
+                           shared_address(tables.weight_barriers[warp]), ring_slabs, lane);
   wait_for_previous_kernel();
   find_experts(call, tables);
   const int num_active = tables.num_active;
 
-  // Everything this warp will ever fetch, in order: up, then down.
-  Stages<kUpSlabs, UpRuns<kUpSlabs>> up_ahead(UpRuns<kUpSlabs>(sizes, num_active, warp));
-  Stages<kDownSlabs, DownRuns<kDownSlabs>> down_ahead(
-      DownRuns<kDownSlabs>(sizes, num_active, warp));
-  const auto weights_of = [&](int d) {
-    return call.packed + static_cast<size_t>(tables.experts[d]) * sizes.expert_bytes;
+  const UpWork<kUpSlabs> up_work(sizes, num_active, warp, team);
+  const DownWork down_work(sizes, num_active, warp);
+  Fetcher<kFormat, kUpSlabs, kDownSlabs> fetcher{
+      call, tables, up_work, down_work, static_cast<int>(blockIdx.x) * kDownSlabs, down_work.begin};
+  fetcher.fill(ring, lane);
+  const auto factors_of = [&](int d) {
+    return *reinterpret_cast<const float4*>(fetcher.expert(d) + sizes.factor_offset);
   };
-  const auto fetch_next = [&] {
-    if (up_ahead.more) {
-      ring.fetch(weights_of(up_ahead.run.active) +
-                     up_ahead.offset(sizes.up_blocks, Ring::kStageBytes),
-                 up_ahead.blocks(), kUpSlabs * Ring::kSlabBytes, lane);
-      up_ahead.advance();
-    } else if (down_ahead.more) {
-      ring.fetch(weights_of(down_ahead.run.active) + sizes.down_offset +
-                     down_ahead.offset(sizes.down_blocks, Ring::kStageBytes),
-                 down_ahead.blocks(), kDownSlabs * Ring::kSlabBytes, lane);
-      down_ahead.advance();
-    }
-  };
-  for (int i = 0; i < ring_stages; ++i) fetch_next();
-
-  load_x(call, x, x_pitch);
-  __syncthreads();
-
-  StageWeights<kFormat> weights;
   auto* const h = static_cast<__nv_bfloat16*>(call.hidden_rows);
   const int h_pitch = sizes.down_blocks * kBlockCols;
+
+  // ---- up
   {
-    constexpr int kLong = kTileSlabs / kUpSlabs;
-    UpRuns<kUpSlabs> runs(sizes, num_active, warp);
+    barrier_wait(x_barrier, 0);
     const uint32_t x_row = shared_address(x) + token_row * x_pitch;
-    for (Run run; runs.next(run);) {
+    float* const partial_sums = reinterpret_cast<float*>(x + call.num_tokens * x_pitch);
+    UpWork<kUpSlabs> work = up_work;
+    for (; work.more(); work.unit += work.step) {
+      const int d = work.active();
+      const float4 factors = factors_of(d);
       float acc[kUpSlabs][1][4] = {};
-      for (; run.block < run.end; run.block += kLong) {
-        ring.take(weights, lane);
-        fetch_next();
+      for (int block = work.begin; block < work.end; ++block) {
+        ring.wait();
 #pragma unroll
-        for (int b = 0; b < kLong; ++b) {
-          if (run.block + b >= run.end) break;
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const uint32_t from =
-                x_row + ((run.block + b) * kBlockCols + column(kFormat, half, t)) * 2;
-            const HalfActivations columns[1] = {{load_shared_16(from), load_shared_16(from + 16)}};
-            multiply_half(acc, weights, b * kUpSlabs, half, columns);
+        for (int half = 0; half < 2; ++half) {
+          const HalfWeights<kUpSlabs> weights = ring.template read<kUpSlabs>(half, lane);
+          if (half == 1) {
+            ring.template release<kUpSlabs>();
+            fetcher.fill(ring, lane);
           }
+          const uint32_t at = x_row + (block * kBlockCols + column(kFormat, half, t)) * 2;
+          const HalfActivations b[1] = {{load_shared_16(at), load_shared_16(at + 16)}};
+          multiply_half(acc, weights, b);
         }
       }
-      const float4 factor = tables.factors[run.active];
+      // The first warp of a team adds what the others have.
+      if (team > 1) {
+        if (warp % team != 0) {
+          auto* mine = reinterpret_cast<float4*>(partial_sums) + warp * kUpSlabs * 32;
 #pragma unroll
-      for (int s = 0; s < kUpSlabs; ++s)
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int token = 2 * t + j;
-          if (tables.weights[run.active][token] != 0)
-            store_hidden<kFormat>(h + (run.active * kFewTokens + token) * h_pitch,
-                                  run.rows + s, g, acc[s][0][j], acc[s][0][2 + j], factor, kind,
-                                  call.activation, sizes.intermediate);
+          for (int s = 0; s < kUpSlabs; ++s)
+            mine[s * 32 + lane] =
+                make_float4(acc[s][0][0], acc[s][0][1], acc[s][0][2], acc[s][0][3]);
         }
+        const int barrier = 1 + warp / team;
+        asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(team * 32) : "memory");
+        if (warp % team == 0) {
+          for (int w = 1; w < team; ++w) {
+            const auto* other =
+                reinterpret_cast<const float4*>(partial_sums) + (warp + w) * kUpSlabs * 32;
+#pragma unroll
+            for (int s = 0; s < kUpSlabs; ++s) {
+              const float4 v = other[s * 32 + lane];
+              acc[s][0][0] += v.x;
+              acc[s][0][1] += v.y;
+              acc[s][0][2] += v.z;
+              acc[s][0][3] += v.w;
+            }
+          }
+        }
+        asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(team * 32) : "memory");
+        if (warp % team != 0) continue;
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int token = 2 * t + j;
+        if (tables.weights[d][token] == 0) continue;
+#pragma unroll
+        for (int s = 0; s < kUpSlabs; ++s)
+          store_hidden<kFormat>(h + (d * kFewTokens + token) * h_pitch, work.slab() + s, g,
+                                acc[s][0][j], acc[s][0][2 + j], factors, kind, call.activation,
+                                sizes.intermediate);
+      }
       __syncwarp();
-      if (lane == 0) add_release(call.counters + 1 + run.active, 1);
+      if (lane == 0) add_release(call.counters + 1 + d, 1);
     }
   }
 
-  constexpr int kLong = kTileSlabs / kDownSlabs;
-  const int finished = sizes.up_tiles * (kTileSlabs / kUpSlabs);
-  const auto load_h = [&](const Run& run, HalfActivations (&b)[kLong][2]) {
-    const __nv_bfloat16* row = h + (run.active * kFewTokens + token_row) * h_pitch;
-#pragma unroll
-    for (int i = 0; i < kLong; ++i)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int at = (run.block + i) * kBlockCols + column(kFormat, half, t);
-        if (run.block + i < run.end && at < sizes.intermediate) {
-          const auto* from = reinterpret_cast<const uint4*>(row + at);
-          b[i][half] = {__ldcg(from), __ldcg(from + 1)};
-        } else {
-          b[i][half] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
-        }
-      }
-  };
-  Stages<kDownSlabs, DownRuns<kDownSlabs>> stages(DownRuns<kDownSlabs>(sizes, num_active, warp));
+  // ---- down
+  const DownWork work = down_work;
+  const int num_slabs = sizes.down_tiles * kTileSlabs, slab_step = gridDim.x * kDownSlabs;
+  const uint32_t finished = sizes.up_tiles * (kTileSlabs / kUpSlabs);
   int ready = -1;  // h of experts up to this one is there
-  const auto wait_for_hidden = [&](int d) {
-    if (d <= ready) return;
-    while (load_acquire(call.counters + 1 + d) < static_cast<uint32_t>(finished)) {
-    }
-    ready = d;
-  };
-  HalfActivations ahead[kLong][2];
-  if (stages.more) {
-    wait_for_hidden(stages.run.active);
-    load_h(stages.run, ahead);
-  }
-  const int num_rows = sizes.down_tiles * kTileSlabs;
-  for (int rows = blockIdx.x * kDownSlabs; rows < num_rows; rows += gridDim.x * kDownSlabs) {
-    float sum[kDownSlabs][1][4] = {}, acc[kDownSlabs][1][4] = {};
-    while (stages.more && stages.run.rows == rows) {
-      const Run run = stages.run;
-      HalfActivations b[kLong][2];
-#pragma unroll
-      for (int i = 0; i < kLong; ++i)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) b[i][half] = ahead[i][half];
-      ring.take(weights, lane);
-      fetch_next();
-      stages.advance();
-      if (stages.more) {
-        wait_for_hidden(stages.run.active);
-        load_h(stages.run, ahead);
+  float* const sums = reinterpret_cast<float*>(x);
+  for (int slab = blockIdx.x * kDownSlabs; slab < num_slabs; slab += slab_step) {
+    float sum[kDownSlabs][4] = {};
+    for (int at = work.begin; at < work.end;) {
+      const int d = at / work.blocks;
+      int block = at % work.blocks;
+      const int end = min(work.blocks, block + work.end - at);
+      at += end - block;
+      if (d > ready) {
+        while (load_acquire(call.counters + 1 + d) < finished) {
+        }
+        ready = d;
       }
-#pragma unroll
-      for (int i = 0; i < kLong; ++i) {
-        if (run.block + i >= run.end) break;
+      const bool routed = tables.weights[d][g] != 0;
+      const __nv_bfloat16* const row = h + (d * kFewTokens + g) * h_pitch;
+      const float factor = factors_of(d).z;
+      float acc[kDownSlabs][1][4] = {};
+      for (; block < end; ++block) {
+        HalfActivations b[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const HalfActivations columns[1] = {b[i][half]};
-          multiply_half(acc, weights, i * kDownSlabs, half, columns);
+          const int c = block * kBlockCols + column(kFormat, half, t);
+          b[half] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+          if (routed && c < sizes.intermediate) {
+            const auto* p = reinterpret_cast<const uint4*>(row + c);
+            b[half] = {__ldcg(p), __ldcg(p + 1)};
+          }
+        }
+        ring.wait();
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const HalfWeights<kDownSlabs> weights = ring.template read<kDownSlabs>(half, lane);
+          if (half == 1) {
+            ring.template release<kDownSlabs>();
+            fetcher.fill(ring, lane);
+          }
+          const HalfActivations columns[1] = {b[half]};
+          multiply_half(acc, weights, columns);
         }
       }
-      if (run.block + kLong < run.end) continue;
-      const float factor = tables.factors[run.active].z;
 #pragma unroll
-      for (int s = 0; s < kDownSlabs; ++s)
+      for (int j = 0; j < 4; ++j) {
+        const float weight = tables.weights[d][2 * t + j % 2];
+        if (weight != 0)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float weight = tables.weights[run.active][2 * t + j % 2];
-          if (weight != 0) sum[s][0][j] += acc[s][0][j] * decode_gain(kFormat) * factor * weight;
-          acc[s][0][j] = 0;
-        }
+          for (int s = 0; s < kDownSlabs; ++s)
+            sum[s][j] += acc[s][0][j] * decode_gain(kFormat) * factor * weight;
+      }
     }
 
     // sums[warp][slab][row][token], then one thread an output.
-    auto* sums = reinterpret_cast<float*>(x);
     __syncthreads();
 #pragma unroll
     for (int s = 0; s < kDownSlabs; ++s)
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        sums[((warp * kDownSlabs + s) * kSlabRows + g + j / 2 * 8) * kFewTokens + 2 * t + j % 2] =
-            sum[s][0][j];
+        sums[(warp * kDownSlabs + s) * kSlabFloats + (g + j / 2 * 8) * kFewTokens + 2 * t + j % 2] =
+            sum[s][j];
     __syncthreads();
-    constexpr int kOutputs = kDownSlabs * kSlabRows * kFewTokens;
+    constexpr int kOutputs = kDownSlabs * kSlabFloats;
     for (int i = threadIdx.x; i < kOutputs; i += kThreads) {
       const int token = i / (kDownSlabs * kSlabRows), row = i % (kDownSlabs * kSlabRows);
       float y = 0;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) y += sums[w * kOutputs + row * kFewTokens + token];
-      const int column_of_y = rows * kSlabRows + row;
+      const int column_of_y = slab * kSlabRows + row;
       if (token < call.num_tokens && column_of_y < sizes.hidden)
         store_output(call, token, column_of_y, y);
     }
-    __syncthreads();
   }
 
   let_next_kernel_start();
   // The last block to come here has no reader of the counters beside it.
   __shared__ bool is_last;
+  __syncthreads();
   if (threadIdx.x == 0) is_last = atomicInc(call.counters, gridDim.x - 1) == gridDim.x - 1;
   __syncthreads();
   if (is_last && threadIdx.x < num_active) call.counters[1 + threadIdx.x] = 0;
 }
 
-size_t shared_bytes(const Sizes& sizes, int tokens, int stages, int stage_bytes, int down_slabs) {
-  const size_t pitch = static_cast<size_t>(sizes.up_blocks) * kBlockCols * 2 + 16;
-  const size_t sums = static_cast<size_t>(kWarps * down_slabs * kSlabRows * kFewTokens) * 4;
-  const size_t x = static_cast<size_t>(tokens) * pitch;
-  return (sizeof(Tables) + 127) / 128 * 128 +
-         static_cast<size_t>(kWarps * stages * stage_bytes) + (x > sums ? x : sums);
-}
+// How a call is cut.
+struct Cut {
+  int up_slabs = 4, down_slabs = 2;
+  int team = 1;        // warps that share a unit
+  int ring_slabs = 0;  // of a warp
+  size_t shared = 0;
+};
 
 constexpr size_t kSharedLimit = 227 * 1024;
 
-// Fewest slab times; of equals, the highest units (they share their activations).
-int best_slabs(int slabs, int most, int blocks) {
-  int best = 1, best_time = 0x7FFFFFFF;
-  for (int s = 1; s <= most; s *= 2) {
-    const int time = ceil_div(ceil_div(slabs, s), blocks) * s;
-    if (time <= best_time) {
-      best = s;
-      best_time = time;
-    }
-  }
-  return best;
+size_t pitch_of(const Sizes& sizes) {
+  return static_cast<size_t>(sizes.up_blocks) * kBlockCols * 2 + 16;
+}
+
+// Rings get what x and the sums leave, in whole stages of four slabs.
+void give_room(Cut& cut, const Sizes& sizes, int num_tokens, int slab) {
+  const size_t x = static_cast<size_t>(num_tokens) * pitch_of(sizes);
+  const size_t partial =
+      cut.team > 1 ? static_cast<size_t>(kWarps * cut.up_slabs * kSlabFloats) * 4 : 0;
+  const size_t sums = static_cast<size_t>(kWarps * cut.down_slabs * kSlabFloats) * 4;
+  const size_t other = kTableBytes + (x + partial > sums ? x + partial : sums);
+  const size_t stage = static_cast<size_t>(kWarps * kTileSlabs * slab);
+  size_t stages = other < kSharedLimit ? (kSharedLimit - other) / stage : 0;
+  if (stages > 2) stages = 2;
+  cut.ring_slabs = static_cast<int>(stages) * kTileSlabs;
+  cut.shared = other + stages * stage;
+}
+
+Cut cut_for(const Sizes& sizes, int num_tokens, WeightFormat format, int num_sms) {
+  // Rounds of a grid that has one place a multiprocessor, in slabs.
+  const auto time = [num_sms](int slabs, int of) {
+    return ceil_div(ceil_div(slabs, of), num_sms) * of;
+  };
+  Cut cut;
+  const int up = sizes.up_tiles * kTileSlabs * num_tokens * sizes.top_k;
+  cut.up_slabs = time(up, 4) <= time(up, 2) ? 4 : 2;
+  // Enough warps at work on each multiprocessor to keep its rings full.
+  const int units = ceil_div(up / cut.up_slabs, num_sms);
+  while (cut.team < 4 && units * cut.team * 2 <= kWarps) cut.team *= 2;
+  const int down = sizes.down_tiles * kTileSlabs;
+  cut.down_slabs = time(down, 2) <= time(down, 1) ? 2 : 1;
+  give_room(cut, sizes, num_tokens, slab_bytes(format));
+  return cut;
 }
 
 template <WeightFormat kFormat, int kUpSlabs, int kDownSlabs>
-cudaError_t launch(const Call& call, ActivationKind kind, const LaunchOptions& options) {
-  constexpr int kStageBytes = WeightRing<kFormat>::kStageBytes;
-  int stages = 4;
-  while (stages > 1 && shared_bytes(call.sizes, call.num_tokens, stages, kStageBytes, kDownSlabs) >
-                           kSharedLimit)
-    --stages;
-  const size_t bytes =
-      shared_bytes(call.sizes, call.num_tokens, stages, kStageBytes, kDownSlabs);
+cudaError_t launch(const Call& call, ActivationKind kind, const Cut& cut,
+                   const LaunchOptions& options) {
   const auto kernel = few_kernel<kFormat, kUpSlabs, kDownSlabs>;
   const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(cut.shared));
   if (error != cudaSuccess) return error;
-  return launch_overlapped(kernel, options, kThreads, bytes, call, kind, stages,
-                           call.sizes.up_blocks * kBlockCols * 2 + 16);
+  return launch_overlapped(kernel, options, kThreads, cut.shared, call, kind, cut.team,
+                           cut.ring_slabs, static_cast<int>(pitch_of(call.sizes)));
 }
 
 template <WeightFormat kFormat>
 cudaError_t launch(const Call& call, ActivationKind kind, const LaunchOptions& options) {
-  const Sizes& sizes = call.sizes;
-  const int up_slabs = sizes.up_tiles * kTileSlabs * call.num_tokens * sizes.top_k;
-  const int up = best_slabs(up_slabs, 4, options.num_sms);
-  const int down = best_slabs(sizes.down_tiles * kTileSlabs, 2, options.num_sms);
-  if (up == 4)
-    return down == 2 ? launch<kFormat, 4, 2>(call, kind, options)
-                     : launch<kFormat, 4, 1>(call, kind, options);
-  if (up == 2)
-    return down == 2 ? launch<kFormat, 2, 2>(call, kind, options)
-                     : launch<kFormat, 2, 1>(call, kind, options);
-  return down == 2 ? launch<kFormat, 1, 2>(call, kind, options)
-                   : launch<kFormat, 1, 1>(call, kind, options);
+  const Cut cut = cut_for(call.sizes, call.num_tokens, kFormat, options.num_sms);
+  if (cut.up_slabs == 4)
+    return cut.down_slabs == 2 ? launch<kFormat, 4, 2>(call, kind, cut, options)
+                               : launch<kFormat, 4, 1>(call, kind, cut, options);
+  return cut.down_slabs == 2 ? launch<kFormat, 2, 2>(call, kind, cut, options)
+                             : launch<kFormat, 2, 1>(call, kind, cut, options);
 }
 
 }  // namespace
 
 bool few_fits(const Sizes& sizes, int num_tokens, WeightFormat format) {
+  Cut widest;
+  widest.team = 2;
+  give_room(widest, sizes, num_tokens, slab_bytes(format));
   return num_tokens <= kFewTokens && num_tokens * sizes.top_k <= kFewSlots &&
-         shared_bytes(sizes, num_tokens, 2, kTileSlabs * slab_bytes(format), 2) <= kSharedLimit;
+         sizes.num_experts <= kFewExperts && widest.ring_slabs > 0;
 }
 
 cudaError_t launch_few(const Call& call, ActivationKind kind, WeightFormat format,

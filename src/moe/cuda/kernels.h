@@ -1,6 +1,7 @@
 // What the Hopper kernels of one MoE call share: sizes, pointers, workspace, and their launchers.
 //
-//   few      T tokens at most kFewTokens: one launch does everything. Columns of the tensor core are
+//   few      T tokens at most kFewTokens: one launch does everything. Columns of the tensor core
+//   are
 //            the tokens; a block owns rows of y and sums the experts itself.
 //   stream   weights pass once through mma.sync, up to kStreamRows rows of an expert at a time:
 //            memory-bound calls.           route, up, down, combine
@@ -22,13 +23,14 @@
 namespace halfbyte::hopper {
 
 constexpr int kFewTokens = 8;
-constexpr int kFewSlots = 256;     // T * K at most
+constexpr int kFewSlots = 256;  // T * K at most
+constexpr int kFewExperts = 8192;
 constexpr int kStreamRows = 16;
 constexpr int kWgmmaRows = 192;
 
 struct Sizes {
-  int hidden = 0, intermediate = 0;  // L, F
-  int num_experts = 0, top_k = 0;    // E, K
+  int hidden = 0, intermediate = 0;                                  // L, F
+  int num_experts = 0, top_k = 0;                                    // E, K
   int up_tiles = 0, up_blocks = 0, down_tiles = 0, down_blocks = 0;  // layout.h
   uint32_t expert_bytes = 0, down_offset = 0, factor_offset = 0;
 };
@@ -40,9 +42,9 @@ struct Chunk {
 
 // What `route` finds out, in device memory.
 struct RoutingLists {
-  int* num_chunks = nullptr;   // [1]
-  Chunk* chunks = nullptr;     // rising in expert; of each expert, equal to within one row
-  int* row_slots = nullptr;    // (R): the slot t * K + k of each row, grouped by expert
+  int* num_chunks = nullptr;     // [1]
+  Chunk* chunks = nullptr;       // rising in expert; of each expert, equal to within one row
+  int* row_slots = nullptr;      // (R): the slot t * K + k of each row, grouped by expert
   float* row_weights = nullptr;  // (R)
 };
 
@@ -61,9 +63,9 @@ struct Call {
 
   // Workspace.
   RoutingLists lists;
-  void* hidden_rows = nullptr;   // h, BF16
-  void* permuted_x = nullptr;    // wgmma: x with each 64 columns in the order of its operand B
-  void* slots = nullptr;         // (T K, L) outputs of slots, weighted
+  void* hidden_rows = nullptr;  // h, BF16
+  void* permuted_x = nullptr;   // wgmma: x with each 64 columns in the order of its operand B
+  void* slots = nullptr;        // (T K, L) outputs of slots, weighted
   bool slots_are_f32 = false;
   uint32_t* counters = nullptr;  // kNumCounters, zero between calls
 };

@@ -9,13 +9,16 @@ namespace halfbyte::hopper {
 __device__ __forceinline__ float activate_any(ActivationKind kind, float gate, float up,
                                               const ActivationConstants& constants) {
   switch (kind) {
-    case ActivationKind::kSwiglu: return activate<ActivationKind::kSwiglu>(gate, up, constants);
+    case ActivationKind::kSwiglu:
+      return activate<ActivationKind::kSwiglu>(gate, up, constants);
     case ActivationKind::kSwigluClamped:
       return activate<ActivationKind::kSwigluClamped>(gate, up, constants);
     case ActivationKind::kGegluTanh:
       return activate<ActivationKind::kGegluTanh>(gate, up, constants);
-    case ActivationKind::kSitu: return activate<ActivationKind::kSitu>(gate, up, constants);
-    default: return activate<ActivationKind::kRelu2>(gate, up, constants);
+    case ActivationKind::kSitu:
+      return activate<ActivationKind::kSitu>(gate, up, constants);
+    default:
+      return activate<ActivationKind::kRelu2>(gate, up, constants);
   }
 }
 
@@ -31,15 +34,14 @@ __device__ __forceinline__ void store_hidden(__nv_bfloat16* h, int slab, int g, 
   if (kind != ActivationKind::kRelu2) {
     const int i = slab * (kSlabRows / 2) + g;
     if (i < intermediate)
-      h[i] = __float2bfloat16_rn(activate_any(kind, row_g * kGain * factors.x,
-                                              row_g8 * kGain * factors.y, constants));
+      h[i] = __float2bfloat16_rn(
+          activate_any(kind, row_g * kGain * factors.x, row_g8 * kGain * factors.y, constants));
   } else {
     const int i = slab * kSlabRows + g;
     if (i < intermediate)
       h[i] = __float2bfloat16_rn(activate_any(kind, 0, row_g * kGain * factors.y, constants));
     if (i + 8 < intermediate)
-      h[i + 8] =
-          __float2bfloat16_rn(activate_any(kind, 0, row_g8 * kGain * factors.y, constants));
+      h[i + 8] = __float2bfloat16_rn(activate_any(kind, 0, row_g8 * kGain * factors.y, constants));
   }
 }
 

@@ -1,4 +1,5 @@
-// Slots in the order of their experts, and each expert's rows cut into chunks: one block, by counting.
+// Slots in the order of their experts, and each expert's rows cut into chunks: one block, by
+// counting.
 //
 //   count[e] -> first row and first chunk of each expert (prefix sums) -> chunks; rows
 //
@@ -96,9 +97,8 @@ bool route_fits(const Sizes& sizes) { return sizes.num_experts <= 16384; }
 
 cudaError_t launch_route(const Call& call, int max_chunk_rows, const LaunchOptions& options) {
   const size_t shared = static_cast<size_t>(call.sizes.num_experts) * sizeof(int);
-  const cudaError_t error =
-      cudaFuncSetAttribute(route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(shared));
+  const cudaError_t error = cudaFuncSetAttribute(
+      route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   if (error != cudaSuccess) return error;
   return launch_overlapped(route_kernel, dim3(1), kThreads, shared, options.stream, call,
                            max_chunk_rows);

@@ -4,13 +4,13 @@
 //   up:   h[r][F]     = act(gate, up)(x[token of r])      rows r in the order of the routing lists
 //   down: slots[s][L] = weight[r] * down(h[r])            slot s of row r
 //
-// A unit is one 64-row tile of an expert's matrix and one chunk of its rows. Units lie chunk by chunk
-// in one list, every block gets an equal stretch of it, and its 8 warps take the units of the stretch
-// in turn, each with a ring of weights of its own (weight_ring.cuh). A ninth warp brings the rows of
-// coming chunks into a pool in shared memory:
+// A unit is one 64-row tile of an expert's matrix and one chunk of its rows. Units lie chunk by
+// chunk in one list, every block gets an equal stretch of it, and its warps take the units of the
+// stretch in turn, each with a ring of weights of its own (weight_ring.cuh). One more warp brings
+// the rows of coming chunks into a pool in shared memory:
 //
-//   chunk c uses entry c % kQueue: `filled` when its rows are there, `emptied` by each of the 8 warps
-//   rows are placed one after the other, around the end of the pool
+//   chunk c uses entry c % kQueue: `filled` when its rows are there, `emptied` by each of the other
+//   warps rows are placed one after the other, around the end of the pool
 //
 // A row's result depends on nothing but the row. Checked by tests/gpu.
 #include "moe/cuda/kernels.h"
@@ -21,12 +21,14 @@
 namespace halfbyte::hopper {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = 32 * (kWarps + 1);
+constexpr int kMaxWarps =
+    15;  // and the one that brings rows: 4 for each scheduler, 128 registers each
+constexpr int kMaxThreads = 32 * (kMaxWarps + 1);
+constexpr int kMaxStages = kMaxRingSlabs / kTileSlabs;
 constexpr int kQueue = 4;
 
 struct Barriers {
-  uint64_t weights[kWarps][4];
+  uint64_t weights[kMaxWarps][kMaxRingSlabs];
   uint64_t filled[kQueue], emptied[kQueue];
 };
 constexpr int kBarrierBytes = (sizeof(Barriers) + 127) / 128 * 128;
@@ -41,7 +43,7 @@ struct Product {
 };
 
 struct Room {
-  int ring_stages = 0, pool_rows = 0, row_pitch = 0;
+  int warps = 0, ring_stages = 0, pool_rows = 0, row_pitch = 0;
 };
 
 // The stretch [begin, end) of the list of units that this block works on.
@@ -86,102 +88,92 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[kTileSlabs][kColumns]
                                               WeightRing<kFormat>& ring, FetchNext& fetch_next,
                                               int blocks, const uint32_t (&rows)[kColumns],
                                               int lane) {
-  StageWeights<kFormat> weights;
   for (int block = 0; block < blocks; ++block) {
-    ring.take(weights, lane);
-    fetch_next();
+    ring.wait();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      const HalfWeights<kTileSlabs> weights = ring.template read<kTileSlabs>(half, lane);
+      if (half == 1) {
+        ring.template release<kTileSlabs>();
+        fetch_next();
+      }
       HalfActivations b[kColumns];
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
-        const uint32_t from =
-            rows[n] + (block * kBlockCols + column(kFormat, half, lane % 4)) * 2;
+        const uint32_t from = rows[n] + (block * kBlockCols + column(kFormat, half, lane % 4)) * 2;
         b[n] = {load_shared_16(from), load_shared_16(from + 16)};
       }
-      multiply_half(acc, weights, 0, half, b);
+      multiply_half(acc, weights, b);
     }
   }
 }
 
-// Where the results of one chunk go, as one lane sees it: columns 8 n + 2 t + j.
-template <bool kUp, int kColumns>
-struct Targets {
-  int64_t row[kColumns][2];  // of h, or slot; -1: beyond the chunk
-  float weight[kColumns][2];
-
-  __device__ Targets(const Call& call, const Chunk& chunk, int t) {
-#pragma unroll
-    for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int i = 8 * n + 2 * t + j, r = chunk.first_row + i;
-        const bool there = i < chunk.num_rows;
-        row[n][j] = !there ? -1 : kUp ? r : call.lists.row_slots[r];
-        weight[n][j] = there && !kUp ? call.lists.row_weights[r] : 0;
-      }
-  }
-};
-
+// A lane has columns 8 n + 2 t + j of the chunk.
 template <bool kUp, int kColumns, WeightFormat kFormat>
 __device__ __forceinline__ void store_tile(const Call& call, ActivationKind kind,
                                            const float (&acc)[kTileSlabs][kColumns][4],
-                                           const Targets<kUp, kColumns>& to, const float4& factors,
-                                           int tile, int g) {
+                                           const Chunk& chunk, int tile, int lane) {
   const Sizes& sizes = call.sizes;
+  const int g = lane / 4, t = lane % 4;
+  const float4 factors = *reinterpret_cast<const float4*>(
+      call.packed + static_cast<size_t>(chunk.expert) * sizes.expert_bytes + sizes.factor_offset);
 #pragma unroll
-  for (int s = 0; s < kTileSlabs; ++s)
+  for (int n = 0; n < kColumns; ++n)
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n)
+    for (int j = 0; j < 2; ++j) {
+      const int i = 8 * n + 2 * t + j;
+      if (i >= chunk.num_rows) continue;
+      const int64_t row = chunk.first_row + i;
+      if constexpr (kUp) {
+        auto* h =
+            static_cast<__nv_bfloat16*>(call.hidden_rows) + row * (sizes.down_blocks * kBlockCols);
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int64_t row = to.row[n][j];
-        if (row < 0) continue;
-        const int slab = tile * kTileSlabs + s;
-        if constexpr (kUp) {
-          auto* h = static_cast<__nv_bfloat16*>(call.hidden_rows) +
-                    row * (sizes.down_blocks * kBlockCols);
-          store_hidden<kFormat>(h, slab, g, acc[s][n][j], acc[s][n][2 + j], factors, kind,
-                                call.activation, sizes.intermediate);
-        } else {
+        for (int s = 0; s < kTileSlabs; ++s)
+          store_hidden<kFormat>(h, tile * kTileSlabs + s, g, acc[s][n][j], acc[s][n][2 + j],
+                                factors, kind, call.activation, sizes.intermediate);
+      } else {
+        const int64_t slot = call.lists.row_slots[row] * static_cast<int64_t>(sizes.hidden);
+        const float weight = call.lists.row_weights[row];
+#pragma unroll
+        for (int s = 0; s < kTileSlabs; ++s)
 #pragma unroll
           for (int lower = 0; lower < 2; ++lower) {
-            const int i = slab * kSlabRows + g + 8 * lower;
+            const int column = (tile * kTileSlabs + s) * kSlabRows + g + 8 * lower;
             const float value =
-                acc[s][n][2 * lower + j] * decode_gain(kFormat) * factors.z * to.weight[n][j];
-            if (i >= sizes.hidden) continue;
+                acc[s][n][2 * lower + j] * decode_gain(kFormat) * factors.z * weight;
+            if (column >= sizes.hidden) continue;
             if (call.slots_are_f32)
-              static_cast<float*>(call.slots)[row * sizes.hidden + i] = value;
+              static_cast<float*>(call.slots)[slot + column] = value;
             else
-              static_cast<__nv_bfloat16*>(call.slots)[row * sizes.hidden + i] =
-                  __float2bfloat16_rn(value);
+              static_cast<__nv_bfloat16*>(call.slots)[slot + column] = __float2bfloat16_rn(value);
           }
-        }
       }
+    }
 }
 
 template <bool kUp, WeightFormat kFormat>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kMaxThreads, 1)
     stream_kernel(const __grid_constant__ Call call, const __grid_constant__ Product product,
                   const __grid_constant__ Room room, ActivationKind kind) {
   using Ring = WeightRing<kFormat>;
   extern __shared__ __align__(128) uint8_t shared[];
   auto& barriers = *reinterpret_cast<Barriers*>(shared);
   uint8_t* const rings = shared + kBarrierBytes;
-  uint8_t* const pool_memory = rings + kWarps * room.ring_stages * Ring::kStageBytes;
+  const int num_warps = room.warps;
+  uint8_t* const pool_memory = rings + num_warps * room.ring_stages * Ring::kBlockBytes;
   const uint32_t pool = shared_address(pool_memory);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kQueue; ++i) {
       barrier_init(shared_address(&barriers.filled[i]), 1);
-      barrier_init(shared_address(&barriers.emptied[i]), kWarps);
+      barrier_init(shared_address(&barriers.emptied[i]), num_warps);
     }
     fence_barrier_init();
   }
   // Columns between K and the end of the last block are never written again.
   const int padded = product.blocks * kBlockCols;
-  for (int i = threadIdx.x; i < room.pool_rows * (padded - product.columns); i += kThreads) {
+  for (int i = threadIdx.x; i < room.pool_rows * (padded - product.columns); i += blockDim.x) {
     const int row = i / (padded - product.columns), c = i % (padded - product.columns);
     reinterpret_cast<__nv_bfloat16*>(pool_memory + row * room.row_pitch)[product.columns + c] =
         __float2bfloat16_rn(0.0f);
@@ -192,17 +184,17 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const Stretch stretch(*call.lists.num_chunks * product.tiles);
   if (stretch.begin < stretch.end) {
-    if (warp == kWarps) {
+    if (warp == num_warps) {
       if (!kUp) wait_for_previous_kernel();
       bring_rows<kUp>(call, product, room, stretch, barriers, pool, lane);
     } else {
-      Ring ring(shared_address(rings) + warp * room.ring_stages * Ring::kStageBytes,
-                shared_address(barriers.weights[warp]), room.ring_stages, lane);
+      Ring ring(shared_address(rings) + warp * room.ring_stages * Ring::kBlockBytes,
+                shared_address(barriers.weights[warp]), room.ring_stages * kTileSlabs, lane);
       const auto matrix_of = [&](int expert) {
         return call.packed + static_cast<size_t>(expert) * call.sizes.expert_bytes +
                product.matrix_offset;
       };
-      const size_t tile_bytes = static_cast<size_t>(product.blocks) * Ring::kStageBytes;
+      const size_t tile_bytes = static_cast<size_t>(product.blocks) * Ring::kBlockBytes;
       int ahead_unit = stretch.begin + warp, ahead_blocks = 0;
       const uint8_t* ahead = nullptr;
       auto fetch_next = [&] {
@@ -211,10 +203,10 @@ __global__ void __launch_bounds__(kThreads, 1)
           ahead = matrix_of(call.lists.chunks[ahead_unit / product.tiles].expert) +
                   ahead_unit % product.tiles * tile_bytes;
           ahead_blocks = product.blocks;
-          ahead_unit += kWarps;
+          ahead_unit += num_warps;
         }
-        ring.fetch(ahead, 1, Ring::kStageBytes, lane);
-        ahead += Ring::kStageBytes;
+        ring.template fetch<kTileSlabs>(ahead, lane);
+        ahead += Ring::kBlockBytes;
         --ahead_blocks;
       };
       for (int i = 0; i < room.ring_stages; ++i) fetch_next();
@@ -226,21 +218,17 @@ __global__ void __launch_bounds__(kThreads, 1)
         const Chunk chunk = call.lists.chunks[c];
         const int end = min(stretch.end, (c + 1) * product.tiles), n = c - first_chunk;
         if (unit < end) {
-          const float4 factors = *reinterpret_cast<const float4*>(
-              call.packed + static_cast<size_t>(chunk.expert) * call.sizes.expert_bytes +
-              call.sizes.factor_offset);
           // A column beyond the chunk computes a copy of the last.
           const auto row_address = [&](int i) {
             return pool + (pool_at + min(i, chunk.num_rows - 1)) % room.pool_rows * room.row_pitch;
           };
           const auto work = [&]<int kColumns>(const uint32_t(&rows)[kColumns]) {
-            const Targets<kUp, kColumns> to(call, chunk, t);
             barrier_wait(shared_address(&barriers.filled[n % kQueue]), n / kQueue % 2);
-            for (; unit < end; unit += kWarps) {
+            for (; unit < end; unit += num_warps) {
               float acc[kTileSlabs][kColumns][4] = {};
               multiply_tile(acc, ring, fetch_next, product.blocks, rows, lane);
-              store_tile<kUp, kColumns, kFormat>(call, kind, acc, to, factors,
-                                                 unit % product.tiles, g);
+              store_tile<kUp, kColumns, kFormat>(call, kind, acc, chunk, unit % product.tiles,
+                                                 lane);
             }
           };
           if (chunk.num_rows <= 8)
@@ -259,16 +247,33 @@ __global__ void __launch_bounds__(kThreads, 1)
   let_next_kernel_start();
 }
 
-// As much ring as leaves room for the rows of one chunk; the rest is pool.
+constexpr int kSharedLimit = 227 * 1024;
+
+int shared_bytes(WeightFormat format, const Room& room) {
+  return kBarrierBytes + room.warps * room.ring_stages * kTileSlabs * slab_bytes(format) +
+         room.pool_rows * room.row_pitch;
+}
+
+// The most warps with rings of two stages or more that leave room for the rows of one chunk; then
+// longer rings as long as the pool holds two chunks; the rest is pool. No warps: it does not fit.
 Room room_for(WeightFormat format, const Product& product, int max_rows) {
-  const int limit = 227 * 1024 - kBarrierBytes;
-  const int ring = kWarps * kTileSlabs * slab_bytes(format);
   Room room;
   room.row_pitch = product.blocks * kBlockCols * 2 + 16;
-  room.ring_stages = (limit - max_rows * room.row_pitch) / ring;
-  if (room.ring_stages > 4) room.ring_stages = 4;
-  room.pool_rows = (limit - room.ring_stages * ring) / room.row_pitch;
-  if (room.pool_rows > 4 * max_rows) room.pool_rows = 4 * max_rows;
+  room.pool_rows = max_rows;
+  room.ring_stages = 2;
+  for (room.warps = kMaxWarps; room.warps > 0; room.warps -= 4)
+    if (shared_bytes(format, room) <= kSharedLimit) break;
+  const auto grow = [&](int& part, int most) {
+    while (part < most) {
+      ++part;
+      if (shared_bytes(format, room) <= kSharedLimit) continue;
+      --part;
+      return;
+    }
+  };
+  grow(room.pool_rows, 2 * max_rows);
+  grow(room.ring_stages, kMaxStages);
+  grow(room.pool_rows, 4 * max_rows);
   return room;
 }
 
@@ -276,25 +281,29 @@ template <bool kUp, WeightFormat kFormat>
 cudaError_t launch(const Call& call, const Product& product, ActivationKind kind, int max_rows,
                    const LaunchOptions& options) {
   const Room room = room_for(kFormat, product, max_rows);
-  const int bytes = kBarrierBytes + kWarps * room.ring_stages * WeightRing<kFormat>::kStageBytes +
-                    room.pool_rows * room.row_pitch;
+  const int bytes = shared_bytes(kFormat, room);
   const auto kernel = stream_kernel<kUp, kFormat>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  return launch_overlapped(kernel, options, kThreads, static_cast<size_t>(bytes), call, product,
-                           room, kind);
+  return launch_overlapped(kernel, options, 32 * (room.warps + 1), static_cast<size_t>(bytes), call,
+                           product, room, kind);
 }
 
 Product up_of(const Call& call) {
   const Sizes& sizes = call.sizes;
-  return {sizes.up_tiles, sizes.up_blocks, 0, sizes.hidden,
-          static_cast<const __nv_bfloat16*>(call.x), call.x_stride};
+  return {
+      sizes.up_tiles, sizes.up_blocks, 0, sizes.hidden, static_cast<const __nv_bfloat16*>(call.x),
+      call.x_stride};
 }
 Product down_of(const Call& call) {
   const Sizes& sizes = call.sizes;
-  return {sizes.down_tiles, sizes.down_blocks, sizes.down_offset, sizes.intermediate,
-          static_cast<const __nv_bfloat16*>(call.hidden_rows), sizes.down_blocks * kBlockCols};
+  return {sizes.down_tiles,
+          sizes.down_blocks,
+          sizes.down_offset,
+          sizes.intermediate,
+          static_cast<const __nv_bfloat16*>(call.hidden_rows),
+          sizes.down_blocks * kBlockCols};
 }
 
 template <WeightFormat kFormat>
@@ -311,8 +320,7 @@ bool stream_fits(const Sizes& sizes, int max_rows, WeightFormat format) {
   Product up, down;
   up.blocks = sizes.up_blocks;
   down.blocks = sizes.down_blocks;
-  return room_for(format, up, max_rows).ring_stages >= 1 &&
-         room_for(format, down, max_rows).ring_stages >= 1;
+  return room_for(format, up, max_rows).warps > 0 && room_for(format, down, max_rows).warps > 0;
 }
 
 cudaError_t launch_stream(const Call& call, ActivationKind kind, WeightFormat format, int max_rows,

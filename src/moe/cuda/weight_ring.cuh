@@ -1,81 +1,95 @@
 // A warp's own ring of weight stages in shared memory, filled by the copy engine.
 //
-// A stage is up to four slabs: kSlabs slabs high and 4 / kSlabs blocks of columns long. Lane 0 fetches;
-// the warp takes a stage into registers and the room is free again at once, so that the memory system
-// always has the whole ring to fill. No other warp is ever waited for.
+// A stage is some slabs (1, 2 or 4) of one block of columns; stages of different height may follow
+// each other. Lane 0 fetches; the warp reads a stage into registers and its room is free again at
+// once, so that the memory system always has the whole ring to fill. No other warp is ever waited
+// for.
 #pragma once
 
 #include "moe/cuda/decode.cuh"
 
 namespace halfbyte::hopper {
 
-// One lane's share of a stage.
-template <WeightFormat kFormat>
-struct StageWeights {
-  uint4 codes[kTileSlabs][2];  // [slab][half]
-  SlabScales<kFormat> scales[kTileSlabs];
+// One lane's share of one half (64 of the 128 columns) of a stage, as its scales will be used.
+template <int kSlabs>
+struct HalfWeights {
+  uint4 codes[kSlabs];
+  uint32_t scales[kSlabs];
 
-  __device__ __forceinline__ uint32_t word(int slab, int half, int i) const {
-    const uint4& v = codes[slab][half];
+  __device__ __forceinline__ uint32_t word(int slab, int i) const {
+    const uint4& v = codes[slab];
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
   }
 };
+
+constexpr int kMaxRingSlabs = 16;
 
 template <WeightFormat kFormat>
 class WeightRing {
  public:
   static constexpr int kSlabBytes = slab_bytes(kFormat);
-  static constexpr int kStageBytes = kTileSlabs * kSlabBytes;
+  static constexpr int kBlockBytes = kTileSlabs * kSlabBytes;
 
-  // `memory` has `stages` stages of this warp, `barriers` 8 bytes for each.
-  __device__ __forceinline__ WeightRing(uint32_t memory, uint32_t barriers, int stages, int lane)
-      : memory_(memory), barriers_(barriers), stages_(stages), policy_(evict_first_policy()) {
+  // `memory` has `slabs` slabs, a multiple of 4; `barriers` 8 bytes for each.
+  __device__ __forceinline__ WeightRing(uint32_t memory, uint32_t barriers, int slabs, int lane)
+      : memory_(memory), barriers_(barriers), slabs_(slabs), policy_(evict_first_policy()) {
     if (lane == 0) {
-      for (int i = 0; i < stages; ++i) barrier_init(barriers + 8 * i, 1);
+      for (int i = 0; i < slabs; ++i) barrier_init(barriers + 8 * i, 1);
       fence_barrier_init();
     }
     __syncwarp();
   }
 
-  // Fetches `blocks` blocks, each `bytes` long (whole slabs), kStageBytes apart in `from`. All lanes
-  // call.
-  __device__ __forceinline__ void fetch(const uint8_t* from, int blocks, int bytes, int lane) {
+  // Of so many slabs is there room now? All lanes call everything here.
+  __device__ __forceinline__ bool has_room(int slabs) const { return used_ + slabs <= slabs_; }
+
+  template <int kSlabs>
+  __device__ __forceinline__ void fetch(const uint8_t* from, int lane) {
     if (lane == 0) {
       const uint32_t barrier = barriers_ + 8 * fetch_at_;
-      uint32_t to = memory_ + fetch_at_ * kStageBytes;
-      barrier_arrive_expect(barrier, blocks * bytes);
-      for (int i = 0; i < blocks; ++i) {
-        copy_bulk(to, from, bytes, barrier, policy_);
-        to += bytes;
-        from += kStageBytes;
-      }
+      barrier_arrive_expect(barrier, kSlabs * kSlabBytes);
+      copy_bulk(memory_ + fetch_at_ * kSlabBytes, from, kSlabs * kSlabBytes, barrier, policy_);
     }
-    if (++fetch_at_ == stages_) fetch_at_ = 0;
+    fetch_at_ += kSlabs;
+    if (fetch_at_ == slabs_) fetch_at_ = 0;
+    used_ += kSlabs;
   }
 
-  // Waits for the oldest stage and takes it.
-  __device__ __forceinline__ void take(StageWeights<kFormat>& weights, int lane) {
-    barrier_wait(barriers_ + 8 * take_at_, parity_);
-    const uint32_t stage = memory_ + take_at_ * kStageBytes;
+  // Waits for the oldest stage.
+  __device__ __forceinline__ void wait() {
+    barrier_wait(barriers_ + 8 * take_at_, parities_ >> take_at_ & 1);
+    parities_ ^= 1u << take_at_;
+  }
+
+  // Reads a half of it.
+  template <int kSlabs>
+  __device__ __forceinline__ HalfWeights<kSlabs> read(int half, int lane) const {
+    HalfWeights<kSlabs> weights;
 #pragma unroll
-    for (int s = 0; s < kTileSlabs; ++s) {
-      const uint32_t slab = stage + s * kSlabBytes;
-      weights.codes[s][0] = load_shared_16(slab + lane * 16);
-      weights.codes[s][1] = load_shared_16(slab + kCodeBytes / 2 + lane * 16);
-      weights.scales[s].load(slab, lane);
+    for (int s = 0; s < kSlabs; ++s) {
+      const uint32_t slab = memory_ + (take_at_ + s) * kSlabBytes;
+      weights.codes[s] = load_shared_16(slab + half * (kCodeBytes / 2) + lane * 16);
+      SlabScales<kFormat> scales;
+      scales.load(slab, lane);
+      weights.scales[s] = scales.patterns(half);
     }
+    return weights;
+  }
+
+  // It has been read: a fetch may overwrite it.
+  template <int kSlabs>
+  __device__ __forceinline__ void release() {
     __syncwarp();
-    if (++take_at_ == stages_) {
-      take_at_ = 0;
-      parity_ ^= 1;
-    }
+    take_at_ += kSlabs;
+    if (take_at_ == slabs_) take_at_ = 0;
+    used_ -= kSlabs;
   }
 
  private:
   uint32_t memory_, barriers_;
-  int stages_;
-  int fetch_at_ = 0, take_at_ = 0;
-  uint32_t parity_ = 0;
+  int slabs_;
+  int fetch_at_ = 0, take_at_ = 0, used_ = 0;  // in slabs
+  uint32_t parities_ = 0;                      // of each barrier
   uint64_t policy_;
 };
 
@@ -84,18 +98,17 @@ struct HalfActivations {
   uint4 low, high;
 };
 
-// acc[s] += weights (slabs first + s, one half of a block of columns) * activations.
-template <int kSlabs, int kColumns, WeightFormat kFormat>
+// acc[s] += weights (slab s, one half of a block of columns) * activations.
+template <int kSlabs, int kColumns>
 __device__ __forceinline__ void multiply_half(float (&acc)[kSlabs][kColumns][4],
-                                              const StageWeights<kFormat>& weights, int first,
-                                              int half, const HalfActivations (&b)[kColumns]) {
+                                              const HalfWeights<kSlabs>& weights,
+                                              const HalfActivations (&b)[kColumns]) {
 #pragma unroll
   for (int s = 0; s < kSlabs; ++s) {
-    const uint32_t patterns = weights.scales[first + s].patterns(half);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       uint32_t a[4];
-      decode_word(weights.word(first + s, half, i), patterns, a);
+      decode_word(weights.word(s, i), weights.scales[s], a);
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
         const uint4& v = i < 2 ? b[n].low : b[n].high;
