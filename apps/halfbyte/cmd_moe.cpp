@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "formats/bf16.h"
 #include "formats/safetensors.h"
 #include "halfbyte/error.h"
 #include "halfbyte/moe.h"
@@ -16,14 +17,15 @@ namespace halfbyte {
 namespace {
 
 struct MoeArguments {
-  std::string case_path, out, device = "auto";
+  std::string case_path, out, device = "auto", backend = "auto";
   int threads = 0;
 };
 
 void run_case(const MoeArguments& arguments) {
   const MoeCase c(arguments.case_path);
   const auto device = open_device(arguments.device, {.threads = arguments.threads});
-  const auto plan = plan_moe(c.shape, {.max_tokens = std::max(1, c.routing.num_tokens)}, *device);
+  const auto plan = plan_moe(c.shape, {.max_tokens = std::max(1, c.routing.num_tokens)}, *device,
+                             arguments.backend);
 
   std::vector<std::byte> host(plan->layout().packed_bytes);
   pack_experts([&](int e) { return c.experts[static_cast<size_t>(e)]; }, *plan, host);
@@ -40,12 +42,20 @@ void run_case(const MoeArguments& arguments) {
   const int64_t elements = c.x.rows * c.x.cols;
   const Buffer ids = to_device(c.routing.topk_ids, slots * 4);
   const Buffer weights = to_device(c.routing.topk_weights, slots * 4);
-  const Buffer x = to_device(c.x.data, elements * dtype_bytes(c.x.dtype));
+  std::vector<uint16_t> rounded;
+  TensorView host_x = c.x;
+  if (c.x.dtype == DType::kF32 && !plan->takes_f32_x()) {
+    const auto* values = static_cast<const float*>(c.x.data);
+    rounded.resize(static_cast<size_t>(elements));
+    std::transform(values, values + elements, rounded.begin(), float_to_bf16);
+    host_x = TensorView::of(rounded.data(), DType::kBf16, c.x.rows, c.x.cols);
+  }
+  const Buffer x = to_device(host_x.data, elements * dtype_bytes(host_x.dtype));
   const Buffer y = device->allocate(static_cast<size_t>(elements) * 4);
   const Buffer workspace = device->allocate(plan->workspace_bytes());
   layer->run({static_cast<const int32_t*>(ids.data()), static_cast<const float*>(weights.data()),
               c.routing.num_tokens},
-             TensorView::of(x.data(), c.x.dtype, c.x.rows, c.x.cols),
+             TensorView::of(x.data(), host_x.dtype, c.x.rows, c.x.cols),
              TensorView::of(y.data(), DType::kF32, c.x.rows, c.x.cols), workspace.data());
   device->wait();
 
@@ -68,7 +78,13 @@ void add_moe_command(CLI::App& app) {
                    "`case` is JSON with the activation and its parameters")
       ->required();
   command->add_option("--out", arguments->out, "File to write: `y` F32 [T, hidden]")->required();
-  command->add_option("--device", arguments->device, "auto, ref, cpu, cpu.avx2, ...")
+  command->add_option("--device", arguments->device, "auto, ref, cpu, cpu.avx2, cuda:0, ...")
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--backend", arguments->backend,
+          "auto, cpu, reference, hopper (fused, on cuda), dequant (on cuda: experts decoded "
+          "to BF16, then plain products); hopper rounds an F32 `hidden` to BF16")
       ->capture_default_str();
   command->add_option("--threads", arguments->threads, "0: as many as the process may run on")
       ->check(CLI::Range(0, 4096))
@@ -76,7 +92,9 @@ void add_moe_command(CLI::App& app) {
   command->footer(
       "Examples:\n"
       "  halfbyte moe --case tests/golden/moe-op/situ_t7.safetensors --out y.safetensors\n"
-      "  halfbyte moe --case CASE.safetensors --device ref --out y.safetensors");
+      "  halfbyte moe --case CASE.safetensors --device ref --out y.safetensors\n"
+      "  halfbyte moe --case CASE.safetensors --device cuda:0 --backend dequant --out "
+      "y.safetensors");
   command->callback([arguments] { run_case(*arguments); });
 }
 

@@ -1,6 +1,8 @@
 // `halfbyte`: one binary, subcommands. An Error becomes one line on stderr and exit status 1, a
 // command line that cannot be understood one line and exit status 2.
 #include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
 #include <exception>
@@ -12,6 +14,8 @@ constexpr int kUsageStatus = 2;
 }
 
 int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("halfbyte"));  // stdout is for results
+  spdlog::set_pattern("%n: %v");
   CLI::App app{"halfbyte: 4-bit mixture-of-experts language models on CPUs and Hopper GPUs"};
   app.require_subcommand(1);
   app.set_version_flag("--version", HALFBYTE_VERSION);

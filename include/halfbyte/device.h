@@ -2,7 +2,8 @@
 //
 // Names: "ref" (slow, plain, double accumulators: the definition of right), "cpu" (the best
 // instruction set that this processor has), "cpu.avx512", "cpu.avx2", "cpu.scalar" (that one, or an
-// error), "auto". A device is used from one thread at a time; it owns its worker threads.
+// error), "cuda:N" (a Hopper GPU: MoE operations only), "auto" (the best that runs models). A
+// device is used from one thread at a time; it owns its worker threads.
 #pragma once
 
 #include <cstddef>
@@ -73,7 +74,10 @@ class Device {
 // Throws Error{kInput} for an unknown name, Error{kUnsupported} for one this machine cannot run.
 std::unique_ptr<Device> open_device(std::string_view name, const DeviceOptions& options = {});
 
-// Every device that this machine can run, best last: tests loop over it.
+// Every device of this machine that runs models, best last: tests loop over it.
 std::vector<std::string> available_devices();
+
+// The same, and then those that run MoE operations alone ("cuda:0").
+std::vector<std::string> available_moe_devices();
 
 }  // namespace halfbyte

@@ -66,7 +66,7 @@ struct Routing {
 class MoeLayer {
  public:
   virtual ~MoeLayer() = default;
-  // x (T, L) BF16 or F32, y (T, L) BF16 or F32; `workspace` has at least plan.workspace_bytes().
+  // x (T, L) BF16 or F32 (plan.takes_f32_x()), y (T, L) BF16 or F32; `workspace` has at least plan.workspace_bytes().
   // Queues the work: no allocation, no wait, no read-back. Rows of y without any expert become 0.
   virtual void run(const Routing& routing, TensorView x, TensorView y, void* workspace) const = 0;
 };
@@ -78,6 +78,8 @@ class MoePlan {
   virtual const MoeLayout& layout() const = 0;
   virtual size_t workspace_bytes() const = 0;
   virtual std::string describe() const = 0;  // kernels and tiles, one line
+  // May x be F32? It may always be BF16.
+  virtual bool takes_f32_x() const { return true; }
   // Repacks one expert into `packed` (layout().expert_bytes of host memory). Checks format, shapes
   // and every scale; throws Error{kInput} that names the tensor. May be called for different
   // experts from several threads.
@@ -87,7 +89,9 @@ class MoePlan {
   virtual std::unique_ptr<MoeLayer> bind(const void* packed, size_t packed_bytes) const = 0;
 };
 
-// `backend`: "auto", "reference", "cpu". Throws Error{kUnsupported} with the reason and what would
+// `backend`: "auto" (the fastest that can), "reference", "cpu", and with CUDA "hopper" (fused) or
+// "dequant" (experts decoded to BF16, then plain products). SGLang's "flashinfer_cutedsl" and
+// "marlin" mean "hopper", which is logged. Throws Error{kUnsupported} with the reason and what would
 // work.
 std::unique_ptr<MoePlan> plan_moe(const MoeShape& shape, const MoeLimits& limits, Device& device,
                                   std::string_view backend = "auto");

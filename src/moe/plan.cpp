@@ -2,8 +2,8 @@
 // when the answer is no.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
-#include <array>
 #include <string>
 #include <vector>
 
@@ -31,13 +31,20 @@ const std::vector<WeightFormat> kEveryExpertFormat = {WeightFormat::kBf16, Weigh
                                                       WeightFormat::kMxfp4};
 
 // The activation guard. "auto" takes the first row that fits, so faster ones come first.
-const std::array<Backend, 2>& backends() {
-  static const std::array<Backend, 2> table = {{
+const std::vector<Backend>& backends() {
+  static const std::vector<Backend> table = {
       {"cpu", "cpu", kEveryActivation, kEveryExpertFormat, plan_moe_cpu},
       // NOTE: the definition reads host memory, so it also runs on any CPU device, when asked for.
       {"reference", "ref", kEveryActivation, kEveryExpertFormat, plan_moe_ref},
-  }};
+  };
   return table;
+}
+
+// What SGLang calls the kernels that "hopper" stands in for.
+std::string_view resolve_alias(std::string_view backend) {
+  if (backend != "flashinfer_cutedsl" && backend != "marlin") return backend;
+  spdlog::info("moe backend {} means hopper here", backend);
+  return "hopper";
 }
 
 template <class T>
@@ -62,27 +69,25 @@ std::string why_not(const Backend& backend, const MoeShape& shape, const std::st
   return "";
 }
 
-std::string names_of(const std::vector<WeightFormat>& formats) {
-  std::vector<std::string> names;
-  for (WeightFormat format : formats) names.emplace_back(name_of(format));
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 [[noreturn]] void refuse(const MoeShape& shape, const std::string& device,
                          std::string_view wanted) {
-  std::vector<std::string> reasons, working;
+  std::vector<std::string> reasons, working, formats;
   for (const Backend& backend : backends()) {
     const std::string reason = why_not(backend, shape, device);
     if (reason.empty())
       working.emplace_back(backend.name);
     else if (wanted == "auto" || wanted == backend.name)
       reasons.push_back(fmt::format("{} {}", backend.name, reason));
+    if (runs_on(backend, device) && formats.empty())
+      for (WeightFormat format : backend.formats) formats.emplace_back(name_of(format));
   }
-  throw Error(
-      ErrorKind::kUnsupported, "moe backend",
-      fmt::format("{}; what would work: {}", fmt::join(reasons, ", "),
-                  working.empty() ? "weights in one of " + names_of(backends().front().formats)
-                                  : fmt::format("backend {}", fmt::join(working, " or "))));
+  std::string remedy = "device cpu";
+  if (!working.empty())
+    remedy = fmt::format("backend {}", fmt::join(working, " or "));
+  else if (!formats.empty())
+    remedy = fmt::format("weights in one of {}", fmt::join(formats, ", "));
+  throw Error(ErrorKind::kUnsupported, "moe backend",
+              fmt::format("{}; what would work: {}", fmt::join(reasons, ", "), remedy));
 }
 
 void check_shape(const MoeShape& shape, const MoeLimits& limits) {
@@ -128,6 +133,7 @@ void check_part(const MatrixView& matrix, const char* part, WeightFormat format,
 std::unique_ptr<MoePlan> plan_moe(const MoeShape& shape, const MoeLimits& limits, Device& device,
                                   std::string_view backend) {
   check_shape(shape, limits);
+  backend = resolve_alias(backend);
   const std::string device_name = device.name();
   if (backend == "auto") {
     // On "ref" only the definition, elsewhere the first that can.

@@ -45,6 +45,10 @@ TEST(MoeCommand, BadInputIsOneLine) {
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"moe", "--case", "missing.safetensors", "--out", out},
         {"moe", "--case", kCases + "swiglu_t1.safetensors", "--out", out, "--device", "tpu"},
+        {"moe", "--case", kCases + "swiglu_t1.safetensors", "--out", out, "--device", "cuda:255"},
+        {"moe", "--case", kCases + "swiglu_t1.safetensors", "--out", out, "--backend", "tpu"},
+        {"moe", "--case", kCases + "swiglu_t1.safetensors", "--out", out, "--device", "ref",
+         "--backend", "cpu"},
         {"moe", "--case", HALFBYTE_TEST_DATA "/k3-tiny-bf16/expected.safetensors", "--out", out},
         {"bench", "moe", "--shape", "k4"}}) {
     const ProcessResult result = run_halfbyte(arguments);
