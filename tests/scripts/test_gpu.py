@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""tools/gpu against stand-ins for the binaries and nvidia-smi: what it counts as failed, what it
+writes."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools/gpu"
+
+TESTS = """#!/usr/bin/env python3
+import json, sys
+out = [a for a in sys.argv if a.startswith("--gtest_output=json:")][0].split(":", 1)[1]
+json.dump({"testsuites": [{"name": "MoeGpu", "testsuite": TESTSUITE}]}, open(out, "w"))
+sys.exit(STATUS)
+"""
+BENCH = """#!/bin/sh
+echo "$*" >>"$0.calls"
+echo 'a line that is no record'
+echo '{"bench": "'$2'", "tokens": 1, "share_of_roof": 0.9}'
+exit STATUS
+"""
+SMI = """#!/bin/sh
+case "$*" in
+  *power.limit*) echo 'NVIDIA H200, 580.65, 700.00, 1980, 3201' ;;
+  *) echo '1755, 3201, [N/A], 51' ;;
+esac
+"""
+
+
+class Gpu(unittest.TestCase):
+    def run_tool(self, *options, results=("COMPLETED",), tests_status=0, bench_status=0):
+        """Runs the tool with stand-ins; returns its exit status, output, records and calls."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "tests").mkdir()
+            suite = [{"name": f"t{i}", "result": result} for i, result in enumerate(results)]
+            files = {
+                "tests/halfbyte_tests": TESTS.replace("TESTSUITE", repr(suite)).replace(
+                    "STATUS", str(tests_status)),
+                "halfbyte": BENCH.replace("STATUS", str(bench_status)),
+                "nvidia-smi": SMI,
+            }
+            for path, text in files.items():
+                (folder / path).write_text(text)
+                (folder / path).chmod(0o755)
+            out = folder / "results.jsonl"
+            ran = subprocess.run(
+                [sys.executable, str(TOOL), "--no-build", "--build", name, "--out", str(out),
+                 "--commit", "abc", *options], capture_output=True, text=True,
+                env={**os.environ, "PATH": f"{name}:{os.environ['PATH']}"})
+            records = [json.loads(line) for line in out.read_text().splitlines()] if (
+                out.exists()) else []
+            calls = folder / "halfbyte.calls"
+            return (ran.returncode, ran.stdout + ran.stderr, records,
+                    calls.read_text().splitlines() if calls.exists() else [])
+
+    def test_records_say_where_they_come_from(self):
+        status, text, records, calls = self.run_tool(
+            "--only", "bench", "--shapes", "k3,k3-tp8", "--backends", "hopper", "--tokens", "1,64")
+        self.assertEqual(status, 0, text)
+        self.assertEqual(calls, [
+            "bench roof --device cuda:0 --json",
+            "bench moe --device cuda:0 --json --shape k3 --backend hopper --tokens 1,64",
+            "bench moe --device cuda:0 --json --shape k3-tp8 --backend hopper --tokens 1,64"])
+        self.assertEqual([record["bench"] for record in records], ["roof", "moe", "moe"])
+        for record in records:
+            self.assertEqual(record["share_of_roof"], 0.9)
+            self.assertEqual(record["commit"], "abc")
+            self.assertEqual(record["gpu"], "NVIDIA H200")
+            self.assertEqual(record["sm_clock_mhz"], 1755)
+            self.assertNotIn("power_watts", record)
+
+    def test_good_tests(self):
+        self.assertEqual(self.run_tool("--only", "tests")[0], 0)
+
+    def test_a_failed_test_fails_and_benches_run_all_the_same(self):
+        status, text, records, _ = self.run_tool(tests_status=1, results=("COMPLETED",))
+        self.assertEqual(status, 1)
+        self.assertIn("failed: tests", text)
+        self.assertTrue(records)
+
+    def test_a_skipped_test_fails(self):
+        status, text, _, _ = self.run_tool("--only", "tests", results=("COMPLETED", "SKIPPED"))
+        self.assertEqual(status, 1)
+        self.assertIn("skipped: MoeGpu.t1", text)
+
+    def test_no_test_at_all_fails(self):
+        self.assertEqual(self.run_tool("--only", "tests", results=())[0], 1)
+
+    def test_a_failed_bench_fails(self):
+        status, text, _, _ = self.run_tool("--only", "bench", bench_status=3)
+        self.assertEqual(status, 1)
+        self.assertIn("failed: bench", text)
+
+    def test_missing_binaries_are_named(self):
+        ran = subprocess.run([sys.executable, str(TOOL), "--no-build", "--build", "/nowhere"],
+                             capture_output=True, text=True)
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("/nowhere/halfbyte", ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
