@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bench.h"
 #include "commands.h"
 #include "halfbyte/error.h"
 #include "moe/bench.h"
@@ -15,14 +16,6 @@ namespace halfbyte {
 namespace {
 
 using nlohmann::ordered_json;
-
-struct BenchArguments {
-  std::string what, shape = "k3", device = "cpu", weights;
-  BenchOptions options;
-  int experts = 0;
-  int threads = 0;
-  bool json = false;
-};
 
 WeightFormat parse_weights(const std::string& name) {
   for (WeightFormat format : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kFp8Block,
@@ -43,6 +36,13 @@ int default_experts(const MoeShape& shape) {
   const double expert_bytes = matrices * shape.hidden * shape.intermediate * bits / 8;
   return std::clamp(static_cast<int>(kWeightBytes / expert_bytes),
                     std::min(shape.num_experts, 2 * shape.top_k), shape.num_experts);
+}
+
+// Tokens choose among as many times more experts as before.
+void hold_experts(BenchShape& shape, int experts) {
+  shape.all_experts =
+      static_cast<int>(int64_t{shape.all_experts} * experts / shape.moe.num_experts);
+  shape.moe.num_experts = experts;
 }
 
 void print_table(const std::vector<BenchLine>& lines) {
@@ -110,6 +110,9 @@ void print_roof(const BenchArguments& arguments, CpuDevice& device) {
 
 void run_bench(BenchArguments arguments) {
   const auto device = open_device(arguments.device, {.threads = arguments.threads});
+#ifdef HALFBYTE_CUDA
+  if (device->name().starts_with("cuda")) return run_gpu_bench(arguments, *device);
+#endif
   auto* cpu = dynamic_cast<CpuDevice*>(device.get());
   if (cpu == nullptr)
     throw Error(ErrorKind::kUnsupported, "device",
@@ -119,13 +122,9 @@ void run_bench(BenchArguments arguments) {
   std::vector<BenchLine> lines;
   std::string title;
   if (arguments.what == "moe") {
-    BenchShape shape = find_bench_shape(arguments.shape);
-    if (!arguments.weights.empty()) shape.moe.weights = parse_weights(arguments.weights);
-    shape.moe.num_experts = arguments.experts > 0 ? arguments.experts : default_experts(shape.moe);
-    title = fmt::format("moe {}: hidden {}, intermediate {}, {} experts in memory, top {}, {}, {}",
-                        shape.name, shape.moe.hidden, shape.moe.intermediate, shape.moe.num_experts,
-                        shape.moe.top_k, name_of(shape.moe.activation.kind),
-                        name_of(shape.moe.weights));
+    BenchShape shape = bench_shape(arguments);
+    if (arguments.experts == 0) hold_experts(shape, default_experts(shape.moe));
+    title = describe(shape);
     lines = bench_moe(*cpu, shape, arguments.options);
   } else {
     DenseShape shape = find_dense_shape(arguments.shape);
@@ -144,6 +143,23 @@ void run_bench(BenchArguments arguments) {
 
 }  // namespace
 
+BenchShape bench_shape(const BenchArguments& arguments) {
+  BenchShape shape = find_bench_shape(arguments.shape);
+  if (!arguments.weights.empty()) shape.moe.weights = parse_weights(arguments.weights);
+  if (!arguments.activation.empty())
+    shape.moe.activation.kind = parse_activation(arguments.activation).kind;
+  if (arguments.experts > 0) hold_experts(shape, arguments.experts);
+  return shape;
+}
+
+std::string describe(const BenchShape& shape) {
+  return fmt::format("moe {}: hidden {}, intermediate {}, {} experts in memory{}, top {}, {}, {}",
+                     shape.name, shape.moe.hidden, shape.moe.intermediate, shape.moe.num_experts,
+                     shape.all_experts > 0 ? fmt::format(" of {}", shape.all_experts) : "",
+                     shape.moe.top_k, name_of(shape.moe.activation.kind),
+                     name_of(shape.moe.weights));
+}
+
 void add_bench_command(CLI::App& app) {
   auto arguments = std::make_shared<BenchArguments>();
   CLI::App* command = app.add_subcommand(
@@ -153,25 +169,55 @@ void add_bench_command(CLI::App& app) {
       ->check(CLI::IsMember({"moe", "dense", "roof"}));
   command
       ->add_option("--shape", arguments->shape,
-                   "moe: k3, k3-tp4, k3-tp8, kimi-linear, qwen3-30b, gpt-oss or "
+                   "moe: k3, k3-tp4, k3-tp8, k3-ep8, kimi-k2, kimi-linear, qwen3-30b, gpt-oss or "
                    "HIDDENxINTERMEDIATExEXPERTSxTOP_K; dense: k3, kimi-linear or WIDTHxINNER")
       ->capture_default_str();
   command->add_option("--tokens", arguments->options.tokens, "Tokens a call: 1,8,64")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  command->add_option("--experts", arguments->experts,
-                      "Experts held in memory; 0: all, or what fits into 640 MB");
+  command
+      ->add_option("--experts", arguments->experts,
+                   "Experts held in memory; 0: all, on a CPU what fits into 640 MB")
+      ->check(CLI::Range(0, 1 << 16));
   command->add_option("--weights", arguments->weights, "bf16, fp8_block, nvfp4 or mxfp4");
+  command->add_option(
+      "--activation", arguments->activation,
+      "moe: swiglu, swiglu_clamped, geglu_tanh, relu2 or situ, not the shape's own");
   command->add_option("--repetitions", arguments->options.repetitions, "Of each line")
       ->check(CLI::Range(3, 10000))
       ->capture_default_str();
-  command->add_option("--device", arguments->device, "cpu, cpu.avx512, cpu.avx2, cpu.scalar")
+  command
+      ->add_option("--device", arguments->device, "cpu, cpu.avx512, cpu.avx2, cpu.scalar, cuda:0")
       ->capture_default_str();
   command->add_option("--threads", arguments->threads, "0: as many as the process may run on")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "One record a line");
+  const char* gpu = "On a GPU";
+  command->add_option("--backend", arguments->backend, "auto, hopper or dequant")
+      ->capture_default_str()
+      ->group(gpu);
+  command
+      ->add_option("--routing", arguments->routing,
+                   "uniform, zipf (exponent 1) or one (every slot names the same expert)")
+      ->check(CLI::IsMember({"uniform", "zipf", "one"}))
+      ->capture_default_str()
+      ->group(gpu);
+  command
+      ->add_option("--seconds", arguments->seconds,
+                   "Of back-to-back calls for a sustained figure; 0: bursts only")
+      ->check(CLI::Range(0.0, 60.0))
+      ->capture_default_str()
+      ->group(gpu);
+  command
+      ->add_option("--calls-per-graph", arguments->calls_per_graph,
+                   "Calls that one CUDA graph holds, as the layers of a model")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(gpu);
+  command->add_option("--commit", arguments->commit, "Written into the records of --json")
+      ->group(gpu);
   command->footer(
       "% probe: bytes that had to move, over what a plain read moved in the same time.\n"
       "% roof: the time that memory or arithmetic needs at least, over the time taken.\n\n"
@@ -179,7 +225,8 @@ void add_bench_command(CLI::App& app) {
       "  halfbyte bench roof\n"
       "  halfbyte bench moe --shape k3 --experts 32 --tokens 1,8,64,512\n"
       "  halfbyte bench moe --shape qwen3-30b --threads 1 --json\n"
-      "  halfbyte bench dense --shape k3 --tokens 1,64");
+      "  halfbyte bench dense --shape k3 --tokens 1,64\n"
+      "  halfbyte bench moe --device cuda:0 --shape k3-tp8 --tokens 1,64,4096");
   command->callback([arguments] { run_bench(*arguments); });
 }
 

@@ -12,6 +12,9 @@ std::unique_ptr<MoePlan> plan_moe_ref(const MoeShape& shape, const MoeLimits& li
                                       Device& device);
 std::unique_ptr<MoePlan> plan_moe_cpu(const MoeShape& shape, const MoeLimits& limits,
                                       Device& device);
+// Only with CUDA.
+std::unique_ptr<MoePlan> plan_moe_dequant(const MoeShape& shape, const MoeLimits& limits,
+                                          Device& device);
 
 // Throws Error{kInput} that names the matrix, unless `expert` is what `shape` promises: format,
 // shapes, gate there or not, every scale; and `packed_bytes` what the layout needs.

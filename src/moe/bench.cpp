@@ -5,15 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <random>
 
-#include "formats/bf16.h"
-#include "formats/decode.h"
 #include "halfbyte/error.h"
+#include "moe/bench_weights.h"
 #include "moe/cost.h"
+#include "moe/draw_routing.h"
 #include "ops/ops.h"
 
 namespace halfbyte {
@@ -48,57 +47,6 @@ std::vector<int> parse_sizes(std::string_view text, size_t count) {
     text.remove_prefix(1);
   }
   return sizes.size() == count ? sizes : std::vector<int>{};
-}
-
-// A stored matrix of random codes, weights of about unit gain.
-class RandomMatrix {
- public:
-  RandomMatrix(WeightFormat format, int64_t rows, int64_t cols, std::mt19937_64& random) {
-    view_.format = format;
-    view_.rows = rows;
-    view_.cols = cols;
-    view_.name = "random weights";
-    values_.resize((value_bytes(view_) + 7) / 8);
-    for (uint64_t& word : values_) word = random();
-    const float size = 1.0f / std::sqrt(static_cast<float>(cols));
-    auto* bytes = reinterpret_cast<uint8_t*>(values_.data());
-    switch (format) {
-      case WeightFormat::kBf16:
-        for (int64_t i = 0; i < rows * cols; ++i) {
-          const float value = size * (static_cast<float>(bytes[2 * i]) / 64 - 2);
-          const uint16_t bits = float_to_bf16(value);
-          std::memcpy(bytes + 2 * i, &bits, 2);
-        }
-        break;
-      case WeightFormat::kFp8Block:
-        for (size_t i = 0; i < value_bytes(view_); ++i) bytes[i] &= 0xBF;  // below 2, no NaN
-        scales_.resize(scale_bytes(view_));
-        for (size_t i = 0; i < scales_.size(); i += 4) std::memcpy(&scales_[i], &size, 4);
-        break;
-      default:
-        scales_.assign(scale_bytes(view_),
-                       format == WeightFormat::kNvfp4
-                           ? uint8_t{0x38}
-                           : static_cast<uint8_t>(127 + std::lround(std::log2(size))));
-        view_.global_scale = size;
-        break;
-    }
-    view_.values = values_.data();
-    view_.scales = scales_.data();
-  }
-  const MatrixView& view() const { return view_; }
-
- private:
-  std::vector<uint64_t> values_;
-  std::vector<uint8_t> scales_;
-  MatrixView view_;
-};
-
-std::vector<uint16_t> random_activations(size_t count, std::mt19937_64& random) {
-  std::normal_distribution<float> normal(0, 1);
-  std::vector<uint16_t> values(count);
-  for (uint16_t& value : values) value = float_to_bf16(normal(random));
-  return values;
 }
 
 // What one call must move and compute.
@@ -146,10 +94,12 @@ BenchLine measure(Roof& roof, const BenchOptions& options, const std::function<C
 }  // namespace
 
 BenchShape find_bench_shape(std::string_view name) {
-  const std::array<BenchShape, 6> known = {{
+  const std::array<BenchShape, 8> known = {{
       {"k3", shape_of(3584, 3072, 896, 16, kSitu)},
       {"k3-tp4", shape_of(3584, 768, 896, 16, kSitu)},
       {"k3-tp8", shape_of(3584, 384, 896, 16, kSitu)},
+      {"k3-ep8", shape_of(3584, 3072, 112, 16, kSitu), 896},
+      {"kimi-k2", shape_of(7168, 2048, 384, 8, kSwiglu)},
       {"kimi-linear", shape_of(2304, 1024, 256, 8, kSwiglu)},
       {"qwen3-30b", shape_of(2048, 768, 128, 8, kSwiglu)},
       {"gpt-oss", shape_of(2880, 2880, 128, 4, kOai, WeightFormat::kMxfp4)},
@@ -159,8 +109,8 @@ BenchShape find_bench_shape(std::string_view name) {
   const std::vector<int> sizes = parse_sizes(name, 4);
   if (sizes.empty())
     throw Error(ErrorKind::kInput, "shape",
-                fmt::format("\"{}\": expected k3, k3-tp4, k3-tp8, kimi-linear, qwen3-30b, gpt-oss "
-                            "or HIDDENxINTERMEDIATExEXPERTSxTOP_K",
+                fmt::format("\"{}\": expected k3, k3-tp4, k3-tp8, k3-ep8, kimi-k2, kimi-linear, "
+                            "qwen3-30b, gpt-oss or HIDDENxINTERMEDIATExEXPERTSxTOP_K",
                             name));
   return {std::string(name), shape_of(sizes[0], sizes[1], sizes[2], sizes[3], kSwiglu)};
 }
@@ -186,19 +136,7 @@ std::vector<BenchLine> bench_moe(CpuDevice& device, const BenchShape& shape,
   // One expert packed, the others copies in memory of their own: reading cannot tell.
   Buffer packed = device.allocate(plan->layout().packed_bytes);
   auto* bytes = static_cast<std::byte*>(packed.data());
-  {
-    std::vector<RandomMatrix> matrices;
-    matrices.reserve(3);
-    const bool gated = moe.activation.gated();
-    if (gated) matrices.emplace_back(moe.weights, moe.intermediate, moe.hidden, random);
-    matrices.emplace_back(moe.weights, moe.intermediate, moe.hidden, random);
-    matrices.emplace_back(moe.weights, moe.hidden, moe.intermediate, random);
-    ExpertWeights expert;
-    if (gated) expert.gate = matrices.front().view();
-    expert.up = matrices[matrices.size() - 2].view();
-    expert.down = matrices.back().view();
-    plan->pack_expert(expert, {bytes, expert_bytes});
-  }
+  plan->pack_expert(RandomExpert(moe, random).view(), {bytes, expert_bytes});
   for (int e = 1; e < moe.num_experts; ++e)
     std::memcpy(bytes + static_cast<size_t>(e) * expert_bytes, bytes, expert_bytes);
   const auto layer = plan->bind(packed.data(), packed.bytes());
@@ -209,22 +147,16 @@ std::vector<BenchLine> bench_moe(CpuDevice& device, const BenchShape& shape,
   for (int tokens : options.tokens) {
     const auto count = static_cast<size_t>(tokens) * static_cast<size_t>(moe.hidden);
     std::vector<uint16_t> x = random_activations(count, random), y(count);
-    std::vector<int32_t> ids(static_cast<size_t>(tokens * moe.top_k));
-    const std::vector<float> weights(ids.size(), 1.0f / static_cast<float>(moe.top_k));
-    std::vector<int32_t> experts(static_cast<size_t>(moe.num_experts));
-    for (size_t e = 0; e < experts.size(); ++e) experts[e] = static_cast<int32_t>(e);
-    const Routing routing{ids.data(), weights.data(), tokens};
+    DrawnRouting routing;
     const auto redraw = [&] {
-      for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
-        std::shuffle(experts.begin(), experts.end(), random);
-        for (size_t k = 0; k < static_cast<size_t>(moe.top_k); ++k)
-          ids[t * static_cast<size_t>(moe.top_k) + k] = experts[k % experts.size()];
-      }
-      const MoeCost cost = moe_cost(moe, plan->layout(), routing, DType::kBf16, DType::kBf16);
+      routing = draw_routing(RoutingKind::kUniform, tokens, moe.top_k, shape.routed_experts(),
+                             moe.num_experts, random);
+      const MoeCost cost =
+          moe_cost(moe, plan->layout(), routing.view(), DType::kBf16, DType::kBf16);
       return Call{cost.bytes, cost.flops};
     };
     const auto run = [&] {
-      layer->run(routing, TensorView::of(x.data(), DType::kBf16, tokens, moe.hidden),
+      layer->run(routing.view(), TensorView::of(x.data(), DType::kBf16, tokens, moe.hidden),
                  TensorView::of(y.data(), DType::kBf16, tokens, moe.hidden), workspace.data());
       device.wait();
     };

@@ -4,6 +4,7 @@
 // between two readings of the probe.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,10 +17,14 @@ namespace halfbyte {
 struct BenchShape {
   std::string name;
   MoeShape moe;
+  int all_experts = 0;  // among which tokens choose, if more than moe.num_experts are here
+
+  int routed_experts() const { return std::max(all_experts, moe.num_experts); }
 };
 
-// "k3", "k3-tp4", "k3-tp8", "kimi-linear", "qwen3-30b", "gpt-oss", or LxFxExK. Throws
-// Error{kInput}.
+// "k3" (a layer of Kimi K3), "k3-tp4" and "k3-tp8" (a quarter, an eighth of the width of each of
+// its experts), "k3-ep8" (an eighth of its experts), "kimi-k2", "kimi-linear", "qwen3-30b",
+// "gpt-oss", or LxFxExK. Throws Error{kInput}.
 BenchShape find_bench_shape(std::string_view name);
 
 struct BenchOptions {

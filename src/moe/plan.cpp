@@ -34,6 +34,9 @@ const std::vector<WeightFormat> kEveryExpertFormat = {WeightFormat::kBf16, Weigh
 const std::vector<Backend>& backends() {
   static const std::vector<Backend> table = {
       {"cpu", "cpu", kEveryActivation, kEveryExpertFormat, plan_moe_cpu},
+#ifdef HALFBYTE_CUDA
+      {"dequant", "cuda", kEveryActivation, kEveryExpertFormat, plan_moe_dequant},
+#endif
       // NOTE: the definition reads host memory, so it also runs on any CPU device, when asked for.
       {"reference", "ref", kEveryActivation, kEveryExpertFormat, plan_moe_ref},
   };

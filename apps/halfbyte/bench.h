@@ -1,0 +1,33 @@
+// What the parts of `halfbyte bench` share: its options, and the measurements on a GPU.
+#pragma once
+
+#include <string>
+
+#include "halfbyte/device.h"
+#include "moe/bench.h"
+
+namespace halfbyte {
+
+struct BenchArguments {
+  std::string what, shape = "k3", device = "cpu", weights, activation;
+  BenchOptions options;
+  int experts = 0;
+  int threads = 0;
+  bool json = false;
+
+  // Of a GPU.
+  std::string backend = "auto", routing = "uniform", commit;
+  double seconds = 2;
+  int calls_per_graph = 1;
+};
+
+// The shape with what --weights and --activation change.
+BenchShape bench_shape(const BenchArguments& arguments);
+
+// One line about a shape.
+std::string describe(const BenchShape& shape);
+
+// `bench roof` and `bench moe` on a CUDA device.
+void run_gpu_bench(const BenchArguments& arguments, Device& device);
+
+}  // namespace halfbyte

@@ -1,0 +1,154 @@
+// `halfbyte bench roof | moe --device cuda:N`. Only with CUDA.
+#ifdef HALFBYTE_CUDA
+#include "moe/gpu_bench.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "bench.h"
+#include "halfbyte/error.h"
+
+namespace halfbyte {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string board_text(const BoardState& board) {
+  if (board.sm_mhz == 0) return "clock not known";
+  return fmt::format("{:.0f} MHz, {:.0f} W", board.sm_mhz, board.watts);
+}
+
+void print_roof(const GpuRoof& roof) {
+  fmt::print("memory read  {:7.3f} TB/s in bursts, {:7.3f} TB/s sustained ({})\n",
+             roof.read.burst / 1e12, roof.read.sustained / 1e12, board_text(roof.read.board));
+  if (roof.dense.burst == 0)
+    fmt::print("dense BF16   not known: {}\n", roof.why_no_dense);
+  else
+    fmt::print("dense BF16   {:7.1f} TFLOP/s in bursts, {:7.1f} TFLOP/s sustained ({})\n",
+               roof.dense.burst / 1e12, roof.dense.sustained / 1e12, board_text(roof.dense.board));
+  std::fflush(stdout);
+}
+
+ordered_json roof_record(const GpuRoof& roof) {
+  ordered_json record;
+  record["read_burst"] = roof.read.burst;
+  record["read_sustained"] = roof.read.sustained;
+  record["read_sm_mhz"] = roof.read.board.sm_mhz;
+  record["read_watts"] = roof.read.board.watts;
+  record["dense_burst"] = roof.dense.burst;
+  record["dense_sustained"] = roof.dense.sustained;
+  record["dense_sm_mhz"] = roof.dense.board.sm_mhz;
+  record["dense_watts"] = roof.dense.board.watts;
+  return record;
+}
+
+void print_record(ordered_json record, const BenchArguments& arguments, const Device& device) {
+  record["device"] = device.describe();
+  record["version"] = HALFBYTE_VERSION;
+  record["commit"] = arguments.commit;
+  fmt::print("{}\n", record.dump());
+  std::fflush(stdout);
+}
+
+ordered_json line_record(const BenchShape& shape, const BenchArguments& arguments,
+                         const GpuBenchSetup& setup, const GpuBenchLine& line) {
+  ordered_json record;
+  record["bench"] = "moe";
+  record["shape"] = shape.name;
+  record["hidden"] = shape.moe.hidden;
+  record["intermediate"] = shape.moe.intermediate;
+  record["experts"] = shape.moe.num_experts;
+  record["routed_experts"] = shape.routed_experts();
+  record["top_k"] = shape.moe.top_k;
+  record["activation"] = name_of(shape.moe.activation.kind);
+  record["weights"] = name_of(shape.moe.weights);
+  record["backend"] = arguments.backend;
+  record["layout"] = setup.layout;
+  record["plan"] = setup.plan;
+  record["routing"] = arguments.routing;
+  record["tokens"] = line.tokens;
+  record["active_experts"] = line.active_experts;
+  record["active_slots"] = line.active_slots;
+  record["bytes"] = line.bytes;
+  record["flops"] = line.flops;
+  record["layers_in_memory"] = setup.layers;
+  record["graph"] = line.captured;
+  record["calls_per_graph"] = arguments.calls_per_graph;
+  record["burst_seconds"] = line.timing.burst;
+  record["burst_share_of_roof"] = line.burst_of_roof;
+  record["sustained_seconds"] = line.timing.sustained;
+  record["sustained_share_of_roof"] = line.sustained_of_roof;
+  record["sm_mhz"] = line.timing.board.sm_mhz;
+  record["watts"] = line.timing.board.watts;
+  return record;
+}
+
+void print_header() {
+  fmt::print("{:>7} {:>7} | {:>10} {:>7} {:>8} {:>7} | {:>10} {:>7} {:>8} {:>7} | {:>5} {:>5}\n",
+             "", "", "burst", "", "", "", "sustained", "", "", "", "", "");
+  fmt::print("{:>7} {:>7} | {:>10} {:>7} {:>8} {:>7} | {:>10} {:>7} {:>8} {:>7} | {:>5} {:>5}\n",
+             "tokens", "experts", "us", "TB/s", "TFLOP/s", "% roof", "us", "TB/s", "TFLOP/s",
+             "% roof", "MHz", "W");
+}
+
+void print_line(const GpuBenchLine& line) {
+  const auto figures = [&](double seconds, double of_roof) {
+    if (seconds == 0) return fmt::format("{:>10} {:>7} {:>8} {:>7}", "-", "-", "-", "-");
+    return fmt::format("{:>10.2f} {:>7.3f} {:>8.1f} {:>7.1f}", seconds * 1e6,
+                       line.bytes / seconds / 1e12, line.flops / seconds / 1e12, of_roof * 100);
+  };
+  fmt::print("{:>7} {:>7.1f} | {} | {} | {:>5.0f} {:>5.0f}{}\n", line.tokens, line.active_experts,
+             figures(line.timing.burst, line.burst_of_roof),
+             figures(line.timing.sustained, line.sustained_of_roof), line.timing.board.sm_mhz,
+             line.timing.board.watts, line.captured ? "" : "  not captured");
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+void run_gpu_bench(const BenchArguments& arguments, Device& device) {
+  if (arguments.what == "dense")
+    throw Error(ErrorKind::kUnsupported, "device",
+                "bench dense runs on cpu; on a GPU there are bench roof and bench moe");
+  if (!arguments.json) fmt::print("{}\n", device.describe());
+  const BenchShape shape = arguments.what == "moe" ? bench_shape(arguments) : BenchShape{};
+  const GpuRoof roof = measure_gpu_roof(device, arguments.seconds);
+  if (!arguments.json) print_roof(roof);
+  if (arguments.json) {
+    ordered_json record;
+    record["bench"] = "roof";
+    record.update(roof_record(roof));
+    print_record(record, arguments, device);
+  }
+  if (arguments.what == "roof") return;
+
+  GpuBenchOptions options;
+  options.tokens = arguments.options.tokens;
+  options.backend = arguments.backend;
+  options.routing = parse_routing_kind(arguments.routing);
+  options.seconds = arguments.seconds;
+  options.calls_per_graph = arguments.calls_per_graph;
+  bool first = true;
+  bench_moe_gpu(
+      device, shape, options, roof, [&](const GpuBenchSetup& setup, const GpuBenchLine& line) {
+        if (arguments.json) {
+          ordered_json record = line_record(shape, arguments, setup, line);
+          record.update(roof_record(roof));
+          return print_record(record, arguments, device);
+        }
+        if (first) {
+          fmt::print("{}, routing {}\n{}; {} in memory\n", describe(shape), arguments.routing,
+                     setup.plan,
+                     setup.layers == 1 ? "one layer" : fmt::format("{} layers", setup.layers));
+          print_header();
+          first = false;
+        }
+        print_line(line);
+      });
+}
+
+}  // namespace halfbyte
+#endif
