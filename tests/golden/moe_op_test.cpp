@@ -38,7 +38,7 @@ std::vector<float> run(const MoeCase& c, const MoeShape& shape, const std::strin
   return runner.run(c.routing, c.x, y_dtype);
 }
 
-class MoeOp : public ::testing::TestWithParam<std::string> {};  // by device
+class MoeOp : public testing_moe::DeviceTest {};
 
 TEST_P(MoeOp, FindsTheNineCases) { EXPECT_EQ(case_files().size(), 9u); }
 
@@ -130,6 +130,25 @@ TEST_P(MoeOp, SiluForSituIsCaught) {
   EXPECT_EQ(cases, 3);
 }
 
+// The same as a direction: a model that runs on the wrong activation still answers.
+TEST_P(MoeOp, SiluForSituPointsElsewhere) {
+  const MoeCase c(HALFBYTE_TEST_DATA "/moe-op/situ_t7.safetensors");
+  const std::vector<float> expected = floats(c.file.get("expected_h_bf16"));
+  MoeShape silu = c.shape;
+  silu.activation.kind = ActivationKind::kSwiglu;
+  const auto cosine = [&](const std::vector<float>& y) {
+    double dot = 0, yy = 0, ee = 0;
+    for (size_t i = 0; i < y.size(); ++i) {
+      dot += double{y[i]} * double{expected[i]};
+      yy += double{y[i]} * double{y[i]};
+      ee += double{expected[i]} * double{expected[i]};
+    }
+    return dot / std::sqrt(yy * ee);
+  };
+  EXPECT_GT(cosine(run(c, c.shape, GetParam(), DType::kBf16)), 0.9999);
+  EXPECT_LT(cosine(run(c, silu, GetParam(), DType::kBf16)), 0.99);
+}
+
 TEST_P(MoeOp, GateScaleForBothHalvesIsCaught) {
   MoeCase c(HALFBYTE_TEST_DATA "/moe-op/situ_unequal_t33.safetensors");
   for (ExpertWeights& expert : c.experts) expert.up.global_scale = expert.gate.global_scale;
@@ -174,6 +193,8 @@ TEST_P(MoeOp, FlippedNibbleScaleOrRouteIsCaught) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, MoeOp, ::testing::ValuesIn(testing_moe::device_names()),
+                         testing_moe::device_test_name);
+INSTANTIATE_TEST_SUITE_P(Gpu, MoeOp, ::testing::ValuesIn(testing_moe::gpu_device_names()),
                          testing_moe::device_test_name);
 
 }  // namespace

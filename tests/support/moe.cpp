@@ -1,13 +1,19 @@
 #include "support/moe.h"
 
+#ifdef HALFBYTE_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 
 #include "formats/bf16.h"
 #include "formats/check_matrix.h"
 #include "formats/decode.h"
+#include "halfbyte/error.h"
 
 namespace halfbyte::testing_moe {
 
@@ -36,35 +42,148 @@ double relative_l2(const std::vector<float>& value, const std::vector<float>& ex
   return norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
 }
 
-Runner::Runner(const std::string& device, const MoeShape& shape,
-               const std::vector<ExpertWeights>& experts, int max_tokens, int threads) {
+namespace {
+
+constexpr size_t kGuardBytes = 1024;
+constexpr unsigned char kPoison = 0xFF;  // NaN in every format
+
+bool is_gpu(const std::string& device) { return device.starts_with("cuda."); }
+
+std::unique_ptr<Device> open(const std::string& device, int threads) {
+  if (is_gpu(device)) return open_device("cuda:0");
   SimdLevel level = SimdLevel::kScalar;
   for (SimdLevel known : {SimdLevel::kAvx2, SimdLevel::kAvx512})
     if (device == std::string("cpu.") + name_of(known)) level = known;
-  device_ = std::make_unique<CpuDevice>(level, DeviceOptions{.threads = threads},
-                                        CpuDevice::OpsFactory{});
-  plan_ = plan_moe(shape, {.max_tokens = std::max(max_tokens, 1)}, *device_,
-                   device == "ref" ? "reference" : "cpu");
+  return std::make_unique<CpuDevice>(level, DeviceOptions{.threads = threads},
+                                     CpuDevice::OpsFactory{});
+}
+
+std::string backend_of(const std::string& device) {
+  if (is_gpu(device)) return device.substr(5);
+  return device == "ref" ? "reference" : "cpu";
+}
+
+void fill(Device& device, void* to, unsigned char byte, size_t bytes) {
+  if (bytes == 0) return;
+#ifdef HALFBYTE_CUDA
+  if (device.name().starts_with("cuda")) {
+    device.wait();
+    ASSERT_EQ(cudaMemset(to, byte, bytes), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    return;
+  }
+#endif
+  const std::vector<unsigned char> values(bytes, byte);
+  device.copy_to_device(to, values.data(), bytes);
+}
+
+// Memory on `device` with at least these bytes, the same as before if that is large enough.
+void upload(Device& device, Buffer& buffer, const void* from, size_t bytes) {
+  if (bytes == 0) return;
+  if (buffer.bytes() < bytes) buffer = device.allocate(bytes);
+  device.copy_to_device(buffer.data(), from, bytes);
+}
+
+}  // namespace
+
+std::vector<std::string> gpu_device_names() {
+#ifdef HALFBYTE_CUDA
+  return {"cuda.hopper", "cuda.dequant"};
+#else
+  return {};
+#endif
+}
+
+std::string why_not_here(const std::string& device) {
+  if (!is_gpu(device)) return "";
+  for (const std::string& there : available_moe_devices())
+    if (there == "cuda:0") return "";
+  return "NO GPU HERE: this test of " + device + " checks nothing";
+}
+
+bool can_run(const std::string& device, const MoeShape& shape) {
+  try {
+    plan_moe(shape, {.max_tokens = 1}, *open(device, 1), backend_of(device));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    return false;
+  }
+  return true;
+}
+
+void* Runner::Guarded::data() const { return static_cast<std::byte*>(buffer.data()) + kGuardBytes; }
+
+Runner::Guarded Runner::poisoned(size_t bytes) {
+  Guarded memory{device_->allocate(bytes + 2 * kGuardBytes), bytes};
+  fill(*device_, memory.buffer.data(), kPoison, memory.buffer.bytes());
+  return memory;
+}
+
+void Runner::expect_guards(const Guarded& memory, const char* name) {
+  std::vector<unsigned char> guard(kGuardBytes);
+  const auto* begin = static_cast<const std::byte*>(memory.buffer.data());
+  for (const std::byte* at : {begin, begin + kGuardBytes + memory.bytes}) {
+    device_->copy_to_host(guard.data(), at, kGuardBytes);
+    EXPECT_EQ(std::count(guard.begin(), guard.end(), kPoison), kGuardBytes)
+        << "written " << (at == begin ? "before" : "behind") << " the " << name;
+  }
+}
+
+Runner::Runner(const std::string& device, const MoeShape& shape,
+               const std::vector<ExpertWeights>& experts, int max_tokens, int threads)
+    : device_(open(device, threads)) {
+  plan_ = plan_moe(shape, {.max_tokens = std::max(max_tokens, 1)}, *device_, backend_of(device));
   packed_ = device_->allocate(plan_->layout().packed_bytes);
-  // Poison: a byte that packing forgets would be a NaN scale.
-  std::memset(packed_.data(), 0xFF, packed_.bytes());
-  pack_experts([&](int e) { return experts[static_cast<size_t>(e)]; }, *plan_,
-               {static_cast<std::byte*>(packed_.data()), packed_.bytes()});
+  repack(experts);
   layer_ = plan_->bind(packed_.data(), packed_.bytes());
-  workspace_ = device_->allocate(plan_->workspace_bytes());
+  workspace_ = poisoned(plan_->workspace_bytes());
+}
+
+void Runner::repack(const std::vector<ExpertWeights>& experts) {
+  // Poison: a byte that packing forgets would be a NaN scale.
+  std::vector<std::byte> packed(packed_.bytes(), std::byte{kPoison});
+  pack_experts([&](int e) { return experts[static_cast<size_t>(e)]; }, *plan_, packed);
+  device_->copy_to_device(packed_.data(), packed.data(), packed.size());
 }
 
 std::vector<float> Runner::run(const Routing& routing, TensorView x, DType y_dtype) {
-  if (workspace_.bytes() > 0) std::memset(workspace_.data(), 0xFF, workspace_.bytes());
-  const size_t count = static_cast<size_t>(x.rows * x.cols);
-  std::vector<uint32_t> bytes(count, 0xFFFFFFFFu);
-  layer_->run(routing, x, TensorView::of(bytes.data(), y_dtype, x.rows, x.cols), workspace_.data());
+  prepare(routing, x, y_dtype);
+  queue();
+  return result();
+}
+
+void Runner::prepare(const Routing& routing, TensorView x, DType y_dtype) {
+  const auto slots =
+      static_cast<size_t>(routing.num_tokens) * static_cast<size_t>(plan_->shape().top_k);
+  upload(*device_, ids_, routing.topk_ids, slots * sizeof(int32_t));
+  upload(*device_, weights_, routing.topk_weights, slots * sizeof(float));
+  routing_ = {static_cast<const int32_t*>(ids_.data()), static_cast<const float*>(weights_.data()),
+              routing.num_tokens};
+  const auto elements = static_cast<size_t>(x.rows * x.cols);
+  upload(*device_, x_, x.data, elements * static_cast<size_t>(dtype_bytes(x.dtype)));
+  x_view_ = TensorView::of(x_.data(), x.dtype, x.rows, x.cols);
+  const size_t y_bytes = elements * static_cast<size_t>(dtype_bytes(y_dtype));
+  if (y_.buffer.data() == nullptr || y_.bytes != y_bytes)
+    y_ = poisoned(y_bytes);
+  else
+    fill(*device_, y_.data(), kPoison, y_bytes);
+  y_view_ = TensorView::of(y_.data(), y_dtype, x.rows, x.cols);
+  fill(*device_, workspace_.data(), kPoison, workspace_.bytes);
+}
+
+void Runner::queue() { layer_->run(routing_, x_view_, y_view_, workspace_.data()); }
+
+std::vector<float> Runner::result() {
   device_->wait();
-  std::vector<float> y(count);
-  if (y_dtype == DType::kF32) {
-    if (count > 0) std::memcpy(y.data(), bytes.data(), count * sizeof(float));
+  expect_guards(y_, "output");
+  expect_guards(workspace_, "workspace");
+  std::vector<std::byte> bytes(y_.bytes);
+  if (!bytes.empty()) device_->copy_to_host(bytes.data(), y_.data(), bytes.size());
+  std::vector<float> y(static_cast<size_t>(y_view_.rows * y_view_.cols));
+  if (y_view_.dtype == DType::kF32) {
+    if (!y.empty()) std::memcpy(y.data(), bytes.data(), bytes.size());
   } else {
-    for (size_t i = 0; i < count; ++i)
+    for (size_t i = 0; i < y.size(); ++i)
       y[i] = bf16_to_float(reinterpret_cast<const uint16_t*>(bytes.data())[i]);
   }
   return y;

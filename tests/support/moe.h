@@ -17,26 +17,67 @@ namespace halfbyte::testing_moe {
 
 // "ref" (the backend "reference") and "cpu.LEVEL" for every level that this machine has.
 std::vector<std::string> device_names();
+// "cuda.BACKEND" for the backends of GPUs; none without CUDA. Their tests are named Gpu/... and
+// skip themselves on a machine without a GPU.
+std::vector<std::string> gpu_device_names();
 std::string device_test_name(const ::testing::TestParamInfo<std::string>& info);
+
+// Why the test of this device cannot run here; empty if it can.
+std::string why_not_here(const std::string& device);
+
+// What tests of every device derive from.
+class DeviceTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = why_not_here(GetParam()); !reason.empty())
+      GTEST_SKIP() << reason;
+  }
+};
+// For a test whose layer not every backend can run.
+bool can_run(const std::string& device, const MoeShape& shape);
 
 double relative_l2(const std::vector<float>& value, const std::vector<float>& expected);
 
-// A bound layer. `run` gives it a workspace and an output full of NaN.
+// A bound layer. `run` takes and gives host memory, on a GPU by way of copies. It gives the layer a
+// workspace and an output full of NaN, and expects what lies around both to stay as it was.
 class Runner {
  public:
   Runner(const std::string& device, const MoeShape& shape,
          const std::vector<ExpertWeights>& experts, int max_tokens, int threads = 2);
   std::vector<float> run(const Routing& routing, TensorView x, DType y_dtype = DType::kF32);
 
+  // The parts of `run`, for tests that do something between them.
+  void prepare(const Routing& routing, TensorView x, DType y_dtype = DType::kF32);
+  void queue();  // the run alone; what a CUDA graph captures
+  std::vector<float> result();
+
+  Device& device() { return *device_; }
   const MoePlan& plan() const { return *plan_; }
-  const std::byte* packed() const { return static_cast<const std::byte*>(packed_.data()); }
+  void* packed() const { return packed_.data(); }  // device memory
+  // Packs other weights of the same shape into the same memory.
+  void repack(const std::vector<ExpertWeights>& experts);
 
  private:
-  std::unique_ptr<CpuDevice> device_;
+  // Memory between two guards, all filled with one byte.
+  struct Guarded {
+    Buffer buffer;
+    size_t bytes = 0;
+    void* data() const;
+  };
+  Guarded poisoned(size_t bytes);
+  void expect_guards(const Guarded& memory, const char* name);
+
+  std::unique_ptr<Device> device_;
   std::unique_ptr<MoePlan> plan_;
   Buffer packed_;
-  Buffer workspace_;
+  Guarded workspace_;
   std::unique_ptr<MoeLayer> layer_;
+
+  // Of the call. Memory is kept while it is large enough, so that captured pointers stay right.
+  Buffer ids_, weights_, x_;
+  Guarded y_;
+  Routing routing_;
+  TensorView x_view_, y_view_;
 };
 
 // Experts that own their stored weights.

@@ -14,6 +14,10 @@ TEST(BenchShapes, NamesAndSizes) {
   EXPECT_EQ(k3.num_experts, 896);
   EXPECT_EQ(k3.top_k, 16);
   EXPECT_EQ(k3.activation.kind, ActivationKind::kSitu);
+  const BenchShape ep8 = find_bench_shape("k3-ep8");
+  EXPECT_EQ(ep8.moe.num_experts, 112);
+  EXPECT_EQ(ep8.routed_experts(), 896);
+  EXPECT_EQ(find_bench_shape("kimi-k2").routed_experts(), 384);
   const MoeShape own = find_bench_shape("64x32x8x2").moe;
   EXPECT_EQ(own.hidden, 64);
   EXPECT_EQ(own.intermediate, 32);
@@ -47,6 +51,16 @@ TEST(Bench, LinesCountWhatACallMovesAndComputes) {
     EXPECT_GT(line.seconds.median, 0);
     EXPECT_GT(line.of_roof, 0);
   }
+}
+
+// Half of the experts are elsewhere: so is half of the work.
+TEST(Bench, ExpertsElsewhereAreNotCounted) {
+  CpuDevice device(best_simd_level(), {.threads = 1}, {});
+  BenchShape shape = find_bench_shape("64x32x8x8");
+  shape.all_experts = 16;
+  const std::vector<BenchLine> lines = bench_moe(device, shape, {.tokens = {64}, .repetitions = 3});
+  const double all = 2.0 * 64 * 8 * 3 * 64 * 32;
+  EXPECT_NEAR(lines.at(0).flops, all / 2, all / 8);
 }
 
 }  // namespace

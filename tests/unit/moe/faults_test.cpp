@@ -108,7 +108,7 @@ float run_one(const std::string& device, const Activation& activation, const Con
   return run_constant(device, shape, constant_experts(shape, {c}), {&id, &weight, 1})[0];
 }
 
-class MoeFaults : public ::testing::TestWithParam<std::string> {
+class MoeFaults : public testing_moe::DeviceTest {
  protected:
   void expect_one(const Activation& a, const Constants& c, double value) {
     EXPECT_NEAR(double{run_one(GetParam(), a, c)}, value, kBf16 * std::fabs(value) + 1e-12)
@@ -272,7 +272,9 @@ TEST_P(MoeFaults, B57_RanksWithForeignIdsAsMinusOneAddUp) {
         runner.run({ids.data(), routing.weights.data(), 9}, bf16_view(x, 9, 128));
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
   }
-  EXPECT_LT(relative_l2(sum, expected), 1e-6);
+  // On a GPU the order of a sum may depend on how many experts have rows: h may then round to a
+  // neighbour (docs/numerics.md).
+  EXPECT_LT(relative_l2(sum, expected), GetParam().starts_with("cuda") ? 4e-4 : 1e-6);
 }
 
 TEST_P(MoeFaults, B58_StaleIdsAreSkipped) {
@@ -388,6 +390,7 @@ TEST_P(MoeFaults, SkippedExpertsMayGiveNan) {
   std::mt19937 random(77);
   MoeShape shape = constant_shape(2, 2);
   shape.weights = WeightFormat::kBf16;
+  if (!testing_moe::can_run(GetParam(), shape)) return;  // hopper has no BF16 weights
   StoredExperts experts = testing_moe::random_experts(shape, random);
   for (size_t m = 3; m < 6; ++m)  // expert 1
     std::fill(experts.matrices[m].values.begin(), experts.matrices[m].values.end(), uint8_t{0xFF});
@@ -449,6 +452,7 @@ TEST_P(MoeFaults, FillingUpATileDoesNotSpreadInfinity) {
   shape.weights = WeightFormat::kBf16;
   shape.hidden = 40;
   shape.intermediate = 37;
+  if (!testing_moe::can_run(GetParam(), shape)) return;  // hopper has no BF16 weights
   const StoredExperts weights = testing_moe::random_experts(shape, random);
   const StoredRouting routing = testing_moe::random_routing(shape, 3, random);
   std::vector<uint16_t> x = testing_moe::random_bf16(3 * 40, random);
@@ -463,6 +467,8 @@ TEST_P(MoeFaults, FillingUpATileDoesNotSpreadInfinity) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, MoeFaults, ::testing::ValuesIn(testing_moe::device_names()),
+                         testing_moe::device_test_name);
+INSTANTIATE_TEST_SUITE_P(Gpu, MoeFaults, ::testing::ValuesIn(testing_moe::gpu_device_names()),
                          testing_moe::device_test_name);
 
 // B59: more than 2^31 bytes between the first and the last row of x and y.
