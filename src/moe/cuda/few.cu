@@ -181,7 +181,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   uint8_t* const x = rings + kWarps * ring_bytes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const Sizes& sizes = call.sizes;
-  const int token_row = min(g, call.num_tokens - 1);  // a column beyond T computes a copy
   const uint32_t x_barrier = shared_address(&tables.x_barrier);
 
   if (threadIdx.x == 0) {
@@ -218,12 +217,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   // ---- up
   {
     barrier_wait(x_barrier, 0);
-    const uint32_t x_row = shared_address(x) + token_row * x_pitch;
+    const uint32_t x_row = shared_address(x) + g * x_pitch;
     float* const partial_sums = reinterpret_cast<float*>(x + call.num_tokens * x_pitch);
     UpWork<kUpSlabs> work = up_work;
     for (; work.more(); work.unit += work.step) {
       const int d = work.active();
       const float4 factors = factors_of(d);
+      const bool routed = tables.weights[d][g] != 0;
+      HalfActivations b[1];
       float acc[kUpSlabs][1][4] = {};
       for (int block = work.begin; block < work.end; ++block) {
         ring.wait();
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             fetcher.fill(ring, lane);
           }
           const uint32_t at = x_row + (block * kBlockCols + column(kFormat, half, t)) * 2;
-          const HalfActivations b[1] = {{load_shared_16(at), load_shared_16(at + 16)}};
+          b[0].load_if(routed, at);
           multiply_half(acc, weights, b);
         }
       }

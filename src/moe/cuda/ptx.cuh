@@ -21,6 +21,17 @@ __device__ __forceinline__ uint4 load_shared_16(uint32_t address) {
                : "r"(address));
   return v;
 }
+// Leaves v as it is unless `there`.
+__device__ __forceinline__ void load_shared_16_if(bool there, uint32_t address, uint4& v) {
+  asm volatile(
+      "{\n"
+      ".reg .pred there;\n"
+      "setp.ne.u32 there, %5, 0;\n"
+      "@there ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+      "}"
+      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "r"(address), "r"(static_cast<uint32_t>(there)));
+}
 __device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
   uint32_t v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));

@@ -82,12 +82,13 @@ __device__ void bring_rows(const Call& call, const Product& product, const Room&
   }
 }
 
-// One unit: the tile times kColumns * 8 columns.
+// One unit: the tile times kColumns * 8 columns; rows[n] is 0 where the chunk has no row.
 template <int kColumns, WeightFormat kFormat, class FetchNext>
 __device__ __forceinline__ void multiply_tile(float (&acc)[kTileSlabs][kColumns][4],
                                               WeightRing<kFormat>& ring, FetchNext& fetch_next,
                                               int blocks, const uint32_t (&rows)[kColumns],
                                               int lane) {
+  HalfActivations b[kColumns];
   for (int block = 0; block < blocks; ++block) {
     ring.wait();
 #pragma unroll
@@ -97,12 +98,10 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[kTileSlabs][kColumns]
         ring.template release<kTileSlabs>();
         fetch_next();
       }
-      HalfActivations b[kColumns];
 #pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        const uint32_t from = rows[n] + (block * kBlockCols + column(kFormat, half, lane % 4)) * 2;
-        b[n] = {load_shared_16(from), load_shared_16(from + 16)};
-      }
+      for (int n = 0; n < kColumns; ++n)
+        b[n].load_if(rows[n] != 0,
+                     rows[n] + (block * kBlockCols + column(kFormat, half, lane % 4)) * 2);
       multiply_half(acc, weights, b);
     }
   }
@@ -218,9 +217,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
         const Chunk chunk = call.lists.chunks[c];
         const int end = min(stretch.end, (c + 1) * product.tiles), n = c - first_chunk;
         if (unit < end) {
-          // A column beyond the chunk computes a copy of the last.
           const auto row_address = [&](int i) {
-            return pool + (pool_at + min(i, chunk.num_rows - 1)) % room.pool_rows * room.row_pitch;
+            return i < chunk.num_rows ? pool + (pool_at + i) % room.pool_rows * room.row_pitch : 0;
           };
           const auto work = [&]<int kColumns>(const uint32_t(&rows)[kColumns]) {
             barrier_wait(shared_address(&barriers.filled[n % kQueue]), n / kQueue % 2);

@@ -95,7 +95,14 @@ class WeightRing {
 
 // The 16 activations of one token that a lane multiplies with a half block.
 struct HalfActivations {
-  uint4 low, high;
+  uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+
+  // Reads them if `there`, else leaves what is: a column without a token stays zero, which costs the
+  // tensor cores less power than any other value.
+  __device__ __forceinline__ void load_if(bool there, uint32_t from) {
+    load_shared_16_if(there, from, low);
+    load_shared_16_if(there, from + 16, high);
+  }
 };
 
 // acc[s] += weights (slab s, one half of a block of columns) * activations.
