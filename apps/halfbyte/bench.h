@@ -15,8 +15,8 @@ struct BenchArguments {
   int threads = 0;
   bool json = false;
 
-  // Of a GPU.
-  std::string backend = "auto", routing = "uniform", commit;
+  // Of a GPU, where shape, backend and routing may be lists, with commas.
+  std::string backend = "auto", routing = "uniform", commit, records;
   double seconds = 2;
   int calls_per_graph = 1;
 };

@@ -194,14 +194,13 @@ void add_bench_command(CLI::App& app) {
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "One record a line");
-  const char* gpu = "On a GPU";
+  const char* gpu = "On a GPU (--shape, --backend and --routing may be lists)";
   command->add_option("--backend", arguments->backend, "auto, hopper or dequant")
       ->capture_default_str()
       ->group(gpu);
   command
       ->add_option("--routing", arguments->routing,
                    "uniform, zipf (exponent 1) or one (every slot names the same expert)")
-      ->check(CLI::IsMember({"uniform", "zipf", "one"}))
       ->capture_default_str()
       ->group(gpu);
   command
@@ -216,8 +215,9 @@ void add_bench_command(CLI::App& app) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->group(gpu);
-  command->add_option("--commit", arguments->commit, "Written into the records of --json")
+  command->add_option("--records", arguments->records, "A file that gets --json's records as well")
       ->group(gpu);
+  command->add_option("--commit", arguments->commit, "Written into records")->group(gpu);
   command->footer(
       "% probe: bytes that had to move, over what a plain read moved in the same time.\n"
       "% roof: the time that memory or arithmetic needs at least, over the time taken.\n\n"
@@ -226,7 +226,8 @@ void add_bench_command(CLI::App& app) {
       "  halfbyte bench moe --shape k3 --experts 32 --tokens 1,8,64,512\n"
       "  halfbyte bench moe --shape qwen3-30b --threads 1 --json\n"
       "  halfbyte bench dense --shape k3 --tokens 1,64\n"
-      "  halfbyte bench moe --device cuda:0 --shape k3-tp8 --tokens 1,64,4096");
+      "  halfbyte bench moe --device cuda:0 --shape k3,k3-tp8 --tokens 1,64,4096 "
+      "--backend hopper,dequant");
   command->callback([arguments] { run_bench(*arguments); });
 }
 

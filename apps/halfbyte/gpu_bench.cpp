@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "bench.h"
 #include "halfbyte/error.h"
@@ -45,12 +48,39 @@ ordered_json roof_record(const GpuRoof& roof) {
   return record;
 }
 
-void print_record(ordered_json record, const BenchArguments& arguments, const Device& device) {
-  record["device"] = device.describe();
-  record["version"] = HALFBYTE_VERSION;
-  record["commit"] = arguments.commit;
-  fmt::print("{}\n", record.dump());
-  std::fflush(stdout);
+// Where records go: to stdout with --json, behind the others of a file with --records.
+class Records {
+ public:
+  Records(const BenchArguments& arguments, const Device& device)
+      : json_(arguments.json), commit_(arguments.commit), device_(device.describe()) {
+    if (arguments.records.empty()) return;
+    file_.open(arguments.records, std::ios::app);
+    if (!file_)
+      throw Error(ErrorKind::kResource, arguments.records, "cannot be written (--records)");
+  }
+
+  void add(ordered_json record) {
+    record["device"] = device_;
+    record["version"] = HALFBYTE_VERSION;
+    record["commit"] = commit_;
+    if (json_) {
+      fmt::print("{}\n", record.dump());
+      std::fflush(stdout);
+    }
+    if (file_.is_open()) file_ << record.dump() << std::endl;
+  }
+
+ private:
+  bool json_;
+  std::string commit_, device_;
+  std::ofstream file_;
+};
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::istringstream stream(list);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  return parts;
 }
 
 ordered_json line_record(const BenchShape& shape, const BenchArguments& arguments,
@@ -76,6 +106,7 @@ ordered_json line_record(const BenchShape& shape, const BenchArguments& argument
   record["flops"] = line.flops;
   record["layers_in_memory"] = setup.layers;
   record["graph"] = line.captured;
+  record["plausible"] = line.plausible;
   record["calls_per_graph"] = arguments.calls_per_graph;
   record["burst_seconds"] = line.timing.burst;
   record["burst_share_of_roof"] = line.burst_of_roof;
@@ -100,31 +131,18 @@ void print_line(const GpuBenchLine& line) {
     return fmt::format("{:>10.2f} {:>7.3f} {:>8.1f} {:>7.1f}", seconds * 1e6,
                        line.bytes / seconds / 1e12, line.flops / seconds / 1e12, of_roof * 100);
   };
-  fmt::print("{:>7} {:>7.1f} | {} | {} | {:>5.0f} {:>5.0f}{}\n", line.tokens, line.active_experts,
+  fmt::print("{:>7} {:>7.1f} | {} | {} | {:>5.0f} {:>5.0f}{}{}\n", line.tokens, line.active_experts,
              figures(line.timing.burst, line.burst_of_roof),
              figures(line.timing.sustained, line.sustained_of_roof), line.timing.board.sm_mhz,
-             line.timing.board.watts, line.captured ? "" : "  not captured");
+             line.timing.board.watts, line.captured ? "" : "  not captured",
+             line.plausible ? "" : "  y IS NOT PLAUSIBLE");
   std::fflush(stdout);
 }
 
-}  // namespace
-
-void run_gpu_bench(const BenchArguments& arguments, Device& device) {
-  if (arguments.what == "dense")
-    throw Error(ErrorKind::kUnsupported, "device",
-                "bench dense runs on cpu; on a GPU there are bench roof and bench moe");
-  if (!arguments.json) fmt::print("{}\n", device.describe());
-  const BenchShape shape = arguments.what == "moe" ? bench_shape(arguments) : BenchShape{};
-  const GpuRoof roof = measure_gpu_roof(device, arguments.seconds);
-  if (!arguments.json) print_roof(roof);
-  if (arguments.json) {
-    ordered_json record;
-    record["bench"] = "roof";
-    record.update(roof_record(roof));
-    print_record(record, arguments, device);
-  }
-  if (arguments.what == "roof") return;
-
+// One table: one shape, backend and routing.
+void bench_moe(const BenchArguments& arguments, Device& device, const GpuRoof& roof,
+               Records& records) {
+  const BenchShape shape = bench_shape(arguments);
   GpuBenchOptions options;
   options.tokens = arguments.options.tokens;
   options.backend = arguments.backend;
@@ -134,13 +152,12 @@ void run_gpu_bench(const BenchArguments& arguments, Device& device) {
   bool first = true;
   bench_moe_gpu(
       device, shape, options, roof, [&](const GpuBenchSetup& setup, const GpuBenchLine& line) {
-        if (arguments.json) {
-          ordered_json record = line_record(shape, arguments, setup, line);
-          record.update(roof_record(roof));
-          return print_record(record, arguments, device);
-        }
+        ordered_json record = line_record(shape, arguments, setup, line);
+        record.update(roof_record(roof));
+        records.add(record);
+        if (arguments.json) return;
         if (first) {
-          fmt::print("{}, routing {}\n{}; {} in memory\n", describe(shape), arguments.routing,
+          fmt::print("\n{}, routing {}\n{}; {} in memory\n", describe(shape), arguments.routing,
                      setup.plan,
                      setup.layers == 1 ? "one layer" : fmt::format("{} layers", setup.layers));
           print_header();
@@ -148,6 +165,44 @@ void run_gpu_bench(const BenchArguments& arguments, Device& device) {
         }
         print_line(line);
       });
+}
+
+}  // namespace
+
+void run_gpu_bench(const BenchArguments& arguments, Device& device) {
+  if (arguments.what == "dense")
+    throw Error(ErrorKind::kUnsupported, "device",
+                "bench dense runs on cpu; on a GPU there are bench roof and bench moe");
+  Records records(arguments, device);
+  if (!arguments.json) fmt::print("{}\n", device.describe());
+  const GpuRoof roof = measure_gpu_roof(device, arguments.seconds);
+  if (!arguments.json) print_roof(roof);
+  ordered_json record;
+  record["bench"] = "roof";
+  record.update(roof_record(roof));
+  records.add(record);
+  if (arguments.what == "roof") return;
+
+  // A combination that cannot be run does not stop the others.
+  int failures = 0;
+  for (const std::string& shape : split(arguments.shape))
+    for (const std::string& backend : split(arguments.backend))
+      for (const std::string& routing : split(arguments.routing)) {
+        BenchArguments one = arguments;
+        one.shape = shape;
+        one.backend = backend;
+        one.routing = routing;
+        try {
+          bench_moe(one, device, roof, records);
+        } catch (const Error& error) {
+          ++failures;
+          fmt::print(stderr, "{}, backend {}, routing {}: {}\n", shape, backend, routing,
+                     error.what());
+        }
+      }
+  if (failures > 0)
+    throw Error(ErrorKind::kUnsupported, "bench",
+                fmt::format("{} of the benches could not be run", failures));
 }
 
 }  // namespace halfbyte

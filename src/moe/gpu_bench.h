@@ -31,6 +31,7 @@ struct GpuBenchLine {
   Timing timing;                                    // of one call
   double burst_of_roof = 0, sustained_of_roof = 0;  // max(bytes/read, flops/dense) / seconds
   bool captured = false;
+  bool plausible = false;  // y is finite and not zero everywhere: the calls did something
 };
 
 // What all lines share.

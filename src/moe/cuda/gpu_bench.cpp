@@ -8,6 +8,7 @@
 #include "cuda/check.h"
 #include "cuda/cuda_device.h"
 #include "cuda/graph.h"
+#include "formats/bf16.h"
 #include "halfbyte/error.h"
 #include "moe/bench_weights.h"
 #include "moe/cost.h"
@@ -65,6 +66,17 @@ double expected_experts(const BenchShape& shape, RoutingKind routing, int tokens
 // How many routings are drawn at least: they differ the less, and take the longer, the more tokens
 // there are.
 int different_routings(int tokens) { return tokens <= 64 ? 8 : tokens <= 1024 ? 4 : 2; }
+
+bool is_plausible(CudaDevice& device, const Buffer& y, size_t elements) {
+  std::vector<uint16_t> values(elements);
+  device.copy_to_host(values.data(), y.data(), elements * 2);
+  bool any = false;
+  for (uint16_t value : values) {
+    if (!std::isfinite(bf16_to_float(value))) return false;
+    any = any || (value & 0x7FFF) != 0;
+  }
+  return any;
+}
 
 int round_up(int value, int to) { return (value + to - 1) / to * to; }
 
@@ -146,6 +158,8 @@ void bench_moe_gpu(Device& any_device, const BenchShape& shape, const GpuBenchOp
     // Once plainly, so that kernels are loaded; then captured, if that is possible.
     run(0);
     device.wait();
+    line.plausible =
+        is_plausible(device, y, static_cast<size_t>(tokens) * static_cast<size_t>(moe.hidden));
     std::vector<CudaGraph> graphs;
     try {
       for (int call = 0; call < calls; call += options.calls_per_graph)
