@@ -13,6 +13,8 @@ std::unique_ptr<MoePlan> plan_moe_ref(const MoeShape& shape, const MoeLimits& li
 std::unique_ptr<MoePlan> plan_moe_cpu(const MoeShape& shape, const MoeLimits& limits,
                                       Device& device);
 // Only with CUDA.
+std::unique_ptr<MoePlan> plan_moe_hopper(const MoeShape& shape, const MoeLimits& limits,
+                                         Device& device);
 std::unique_ptr<MoePlan> plan_moe_dequant(const MoeShape& shape, const MoeLimits& limits,
                                           Device& device);
 

@@ -30,11 +30,14 @@ const std::vector<ActivationKind> kEveryActivation = {
 const std::vector<WeightFormat> kEveryExpertFormat = {WeightFormat::kBf16, WeightFormat::kNvfp4,
                                                       WeightFormat::kMxfp4};
 
+const std::vector<WeightFormat> kFourBits = {WeightFormat::kNvfp4, WeightFormat::kMxfp4};
+
 // The activation guard. "auto" takes the first row that fits, so faster ones come first.
 const std::vector<Backend>& backends() {
   static const std::vector<Backend> table = {
       {"cpu", "cpu", kEveryActivation, kEveryExpertFormat, plan_moe_cpu},
 #ifdef HALFBYTE_CUDA
+      {"hopper", "cuda", kEveryActivation, kFourBits, plan_moe_hopper},
       {"dequant", "cuda", kEveryActivation, kEveryExpertFormat, plan_moe_dequant},
 #endif
       // NOTE: the definition reads host memory, so it also runs on any CPU device, when asked for.

@@ -1,0 +1,238 @@
+// Backend "hopper": which kernels a call takes, and what lies where in its workspace.
+//
+//   T <= 8 (and their slots fit into one block's tables)   few
+//   else                                                   route, stream (up, down), combine
+//
+// The choice looks at shapes only, never at the routing: a captured graph serves any. The workspace
+// is carved anew for each call; nothing in it outlives the call. The few counters that must be zero
+// between calls are the layer's own, so calls of one layer may not overlap in time.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+
+#include "base/check.h"
+#include "cuda/check.h"
+#include "cuda/cuda_device.h"
+#include "halfbyte/error.h"
+#include "moe/backend.h"
+#include "moe/cuda/kernels.h"
+#include "moe/cuda/pack.h"
+
+namespace halfbyte {
+namespace {
+
+using hopper::Call;
+using hopper::Chunk;
+using hopper::ExpertLayout;
+using hopper::LaunchOptions;
+using hopper::Sizes;
+
+constexpr int kF32SlotTokens = 64;  // up to here slot outputs are kept in fp32
+constexpr int64_t kAlignment = 16;  // of rows, for the copy engine
+
+Sizes sizes_of(const MoeShape& shape, const ExpertLayout& expert) {
+  return {.hidden = shape.hidden,
+          .intermediate = shape.intermediate,
+          .num_experts = shape.num_experts,
+          .top_k = shape.top_k,
+          .up_tiles = expert.up.tiles,
+          .up_blocks = expert.up.blocks,
+          .down_tiles = expert.down.tiles,
+          .down_blocks = expert.down.blocks,
+          .expert_bytes = static_cast<uint32_t>(expert.bytes),
+          .down_offset = static_cast<uint32_t>(expert.down_offset),
+          .factor_offset = static_cast<uint32_t>(expert.factor_offset)};
+}
+
+// Carves a workspace, or only counts if it has no base.
+struct Carver {
+  std::byte* base = nullptr;
+  size_t bytes = 0;
+
+  template <class T>
+  T* take(size_t count) {
+    T* part = base == nullptr ? nullptr : reinterpret_cast<T*>(base + bytes);
+    bytes += (count * sizeof(T) + 255) / 256 * 256;
+    return part;
+  }
+};
+
+class HopperMoePlan : public MoePlan {
+ public:
+  HopperMoePlan(const MoeShape& shape, const MoeLimits& limits, CudaDevice& device)
+      : shape_(shape), limits_(limits), device_(device), expert_(hopper::expert_layout(shape)) {
+    layout_.name = fmt::format("{}.hopper.slab16x128", name_of(shape.weights));
+    layout_.expert_bytes = expert_.bytes;
+    layout_.packed_bytes = expert_.bytes * static_cast<size_t>(shape.num_experts);
+    if (expert_.bytes > UINT32_MAX) refuse("an expert", "4 GiB at most");
+    sizes_ = sizes_of(shape, expert_);
+    chunk_rows_ = hopper::kStreamRows;
+    while (chunk_rows_ > 1 && !hopper::stream_fits(sizes_, chunk_rows_, shape.weights))
+      chunk_rows_ /= 2;
+    if (!hopper::stream_fits(sizes_, chunk_rows_, shape.weights))
+      refuse("a row of x or h", "as fits into shared memory beside the weights");
+    if (!hopper::route_fits(sizes_)) refuse("num_experts", "16384 at most");
+  }
+
+  const MoeShape& shape() const override { return shape_; }
+  const MoeLimits& limits() const { return limits_; }
+  const MoeLayout& layout() const override { return layout_; }
+  const Sizes& sizes() const { return sizes_; }
+  CudaDevice& device() const { return device_; }
+
+  // Rows of an expert that are multiplied together: more share a pass over the weights, fewer leave
+  // more shared memory to them.
+  int chunk_rows(int num_tokens) const {
+    const bool short_lists = int64_t{num_tokens} * shape_.top_k <= 3 * int64_t{shape_.num_experts};
+    return short_lists ? std::min(8, chunk_rows_) : chunk_rows_;
+  }
+  bool takes_few(int num_tokens) const {
+    return hopper::few_fits(sizes_, num_tokens, shape_.weights);
+  }
+
+  // The workspace of a call of `num_tokens` tokens.
+  Carver carve(Call& call, int num_tokens, std::byte* base) const {
+    Carver carver{base};
+    const size_t slots = static_cast<size_t>(num_tokens) * static_cast<size_t>(shape_.top_k);
+    const size_t h_row = static_cast<size_t>(sizes_.down_blocks * hopper::kBlockCols);
+    if (takes_few(num_tokens)) {
+      call.hidden_rows = carver.take<uint16_t>(slots * hopper::kFewTokens * h_row);
+      return carver;
+    }
+    const auto rows = static_cast<size_t>(chunk_rows(num_tokens));
+    const size_t chunks =
+        slots / rows + std::min(slots, static_cast<size_t>(shape_.num_experts)) + 1;
+    call.lists.num_chunks = carver.take<int>(1);
+    call.lists.chunks = carver.take<Chunk>(chunks);
+    call.lists.row_slots = carver.take<int>(slots);
+    call.lists.row_weights = carver.take<float>(slots);
+    call.hidden_rows = carver.take<uint16_t>(slots * h_row);
+    call.slots_are_f32 = num_tokens <= kF32SlotTokens;
+    const size_t outputs = slots * static_cast<size_t>(shape_.hidden);
+    call.slots = carver.take<std::byte>(outputs * (call.slots_are_f32 ? 4 : 2));
+    return carver;
+  }
+
+  // The largest over all numbers of tokens: each part grows with them, but for the two borders.
+  size_t workspace_bytes() const override {
+    size_t bytes = 0;
+    for (int tokens : {hopper::kFewTokens, kF32SlotTokens, limits_.max_tokens}) {
+      Call call;
+      bytes = std::max(bytes, carve(call, std::min(tokens, limits_.max_tokens), nullptr).bytes);
+    }
+    // With longer chunks there are fewer of them: count the shorter ones too.
+    return bytes + static_cast<size_t>(shape_.num_experts + 1) * sizeof(Chunk);
+  }
+
+  std::string describe() const override {
+    return fmt::format("moe hopper, layout {}, few up to {} tokens, stream with {} rows, {} SMs",
+                       layout_.name, hopper::kFewTokens, chunk_rows_, device_.num_sms());
+  }
+
+  void pack_expert(const ExpertWeights& expert, std::span<std::byte> packed) const override {
+    check_expert(expert, shape_, layout_, packed.size());
+    hopper::pack_expert_host(shape_, expert, packed);
+  }
+
+  std::unique_ptr<MoeLayer> bind(const void* packed, size_t packed_bytes) const override;
+
+ private:
+  [[noreturn]] void refuse(const char* what, const char* limit) const {
+    throw Error(
+        ErrorKind::kUnsupported, "moe backend",
+        fmt::format("hopper: {} of hidden {}, intermediate {}, {} experts is too large: {}; "
+                    "what would work: backend dequant",
+                    what, shape_.hidden, shape_.intermediate, shape_.num_experts, limit));
+  }
+
+  MoeShape shape_;
+  MoeLimits limits_;
+  CudaDevice& device_;
+  ExpertLayout expert_;
+  MoeLayout layout_;
+  Sizes sizes_;
+  int chunk_rows_ = 0;
+};
+
+void check_rows(const TensorView& view, const char* name) {
+  const auto address = reinterpret_cast<uintptr_t>(view.data);
+  if (address % kAlignment != 0 || view.stride * dtype_bytes(view.dtype) % kAlignment != 0)
+    throw Error(
+        ErrorKind::kInput, name,
+        fmt::format("rows at address {:#x}, {} elements apart: expected multiples of {} bytes",
+                    address, view.stride, kAlignment));
+}
+
+class HopperMoeLayer : public MoeLayer {
+ public:
+  HopperMoeLayer(const HopperMoePlan& plan, const void* packed)
+      : plan_(plan),
+        packed_(static_cast<const uint8_t*>(packed)),
+        counters_(plan.device().allocate(hopper::kNumCounters * sizeof(uint32_t))) {}
+
+  void run(const Routing& routing, TensorView x, TensorView y, void* workspace) const override {
+    const MoeShape& shape = plan_.shape();
+    check_call(routing, x, y, shape, plan_.limits());
+    if (routing.num_tokens == 0) return;
+    if (x.dtype != DType::kBf16)
+      throw Error(ErrorKind::kInput, "x",
+                  fmt::format("{} activations: backend hopper takes BF16", name_of(x.dtype)));
+    check_rows(x, "x");
+    check_rows(y, "y");
+
+    Call call;
+    call.sizes = plan_.sizes();
+    call.activation = hopper::activation_constants(shape.activation);
+    call.packed = packed_;
+    call.topk_ids = routing.topk_ids;
+    call.topk_weights = routing.topk_weights;
+    call.num_tokens = routing.num_tokens;
+    call.x = x.data;
+    call.x_stride = x.stride;
+    call.y = y.data;
+    call.y_stride = y.stride;
+    call.y_is_f32 = y.dtype == DType::kF32;
+    call.counters = static_cast<uint32_t*>(counters_.data());
+    plan_.carve(call, routing.num_tokens, static_cast<std::byte*>(workspace));
+
+    const CudaDevice& device = plan_.device();
+    device.make_current();
+    const LaunchOptions options{static_cast<cudaStream_t>(device.stream()), device.num_sms()};
+    const ActivationKind kind = shape.activation.kind;
+    if (plan_.takes_few(routing.num_tokens)) {
+      HB_CUDA(launch_few(call, kind, shape.weights, options));
+      return;
+    }
+    const int rows = plan_.chunk_rows(routing.num_tokens);
+    HB_CUDA(launch_route(call, rows, options));
+    HB_CUDA(launch_stream(call, kind, shape.weights, rows, options));
+    HB_CUDA(launch_combine(call, options));
+  }
+
+ private:
+  HopperMoePlan plan_;
+  const uint8_t* packed_;
+  Buffer counters_;
+};
+
+std::unique_ptr<MoeLayer> HopperMoePlan::bind(const void* packed, size_t packed_bytes) const {
+  check_packed(packed, packed_bytes, layout_);
+  if (reinterpret_cast<uintptr_t>(packed) % 128 != 0)
+    throw Error(ErrorKind::kInput, "packed experts",
+                "address not a multiple of 128: allocate them on the device");
+  return std::make_unique<HopperMoeLayer>(*this, packed);
+}
+
+}  // namespace
+
+std::unique_ptr<MoePlan> plan_moe_hopper(const MoeShape& shape, const MoeLimits& limits,
+                                         Device& device) {
+  auto* cuda = dynamic_cast<CudaDevice*>(&device);
+  HB_CHECK(cuda != nullptr);
+  return std::make_unique<HopperMoePlan>(shape, limits, *cuda);
+}
+
+}  // namespace halfbyte
