@@ -5,7 +5,7 @@
 
 The build keeps the compiler's report beside each object (scripts/nvcc-launcher). A kernel must not
 spill, must not keep anything in local memory, must not make the compiler serialise wgmma (C75xx),
-and must stay within its line of src/**/budget.txt: `KERNEL REGISTERS SHARED_BYTES`, the largest of
+and must stay within its line of budget.txt beside it: `KERNEL REGISTERS SHARED_BYTES`, the largest of
 its instantiations; shared memory is what is declared statically. Every kernel has a line and every
 line a kernel. --print writes the lines that would fit. Prints one line a fault; exit status 1 if
 there are any. Checked by tests/scripts/test_check_kernels.py.
@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 FUNCTION = re.compile(r"Function properties for (\w+)")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -69,7 +70,7 @@ def short_names(mangled):
 
 
 def read_budget(root):
-    """{kernel: (registers, shared bytes, "file:line")}"""
+    """{(folder, kernel): (registers, shared bytes, "file:line")}, [fault]"""
     budget, faults = {}, []
     for path in sorted(root.glob("src/**/budget.txt")):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -79,15 +80,15 @@ def read_budget(root):
                 continue
             if len(words) != 3 or not all(word.isdigit() for word in words[1:]):
                 faults.append(f"{where}: expected KERNEL REGISTERS SHARED_BYTES")
-            elif words[0] in budget:
+            elif (path.parent, words[0]) in budget:
                 faults.append(f"{where}: {words[0]} has a line already")
             else:
-                budget[words[0]] = (int(words[1]), int(words[2]), where)
+                budget[path.parent, words[0]] = (int(words[1]), int(words[2]), where)
     return budget, faults
 
 
 def find_faults(root, build):
-    """(faults, {kernel: [registers, shared bytes]})"""
+    """(faults, {(folder, kernel): [registers, shared bytes]})"""
     root, build = pathlib.Path(root), pathlib.Path(build)
     budget, faults = read_budget(root)
     largest = {}
@@ -100,7 +101,8 @@ def find_faults(root, build):
         kernels, more = parse_report(report.read_text(encoding="utf-8", errors="replace"))
         faults += [f"{name}: {fault}" for fault in more]
         for short, (mangled, use) in zip(short_names([k for k, _ in kernels]), kernels):
-            most = largest.setdefault(short, [0, 0])
+            key = (source.parent, short)
+            most = largest.setdefault(key, [0, 0])
             most[0] = max(most[0], use["registers"])
             most[1] = max(most[1], use["shared"])
             if use["spills"]:
@@ -108,19 +110,19 @@ def find_faults(root, build):
             elif use["stack"]:
                 faults.append(f"{name}: {short} keeps {use['stack']} bytes in local memory "
                               f"({mangled})")
-            if short not in budget:
-                faults.append(f"{name}: {short} has no line in a budget.txt")
-                budget[short] = (1 << 30, 1 << 30, "")
+            if key not in budget:
+                faults.append(f"{name}: {short} has no line in {name.parent}/budget.txt")
+                budget[key] = (1 << 30, 1 << 30, "")
                 continue
-            registers, shared, where = budget[short]
+            registers, shared, where = budget[key]
             if use["registers"] > registers:
                 faults.append(f"{name}: {short} uses {use['registers']} registers, {where} allows "
                               f"{registers} ({mangled})")
             if use["shared"] > shared:
                 faults.append(f"{name}: {short} uses {use['shared']} bytes of shared memory, "
                               f"{where} allows {shared} ({mangled})")
-    for short, (_, _, where) in budget.items():
-        if short not in largest:
+    for (folder, short), (_, _, where) in budget.items():
+        if (folder, short) not in largest:
             faults.append(f"{where}: there is no kernel {short}")
     return faults, largest
 
@@ -130,10 +132,10 @@ def main():
     parser.add_argument("build")
     parser.add_argument("--print", action="store_true", help="write the lines that would fit")
     arguments = parser.parse_args()
-    faults, largest = find_faults(pathlib.Path(__file__).resolve().parents[1], arguments.build)
+    faults, largest = find_faults(ROOT, arguments.build)
     if arguments.print:
-        for short, (registers, shared) in sorted(largest.items()):
-            print(f"{short:24} {registers:4} {shared:7}")
+        for (folder, short), (registers, shared) in sorted(largest.items()):
+            print(f"{short:24} {registers:4} {shared:7}   # {folder.relative_to(ROOT)}")
         return 0
     for fault in faults:
         print(fault)

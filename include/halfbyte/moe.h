@@ -66,8 +66,9 @@ struct Routing {
 class MoeLayer {
  public:
   virtual ~MoeLayer() = default;
-  // x (T, L) BF16 or F32 (plan.takes_f32_x()), y (T, L) BF16 or F32; `workspace` has at least plan.workspace_bytes().
-  // Queues the work: no allocation, no wait, no read-back. Rows of y without any expert become 0.
+  // x (T, L) BF16 or F32 (plan.takes_f32_x()), y (T, L) BF16 or F32; `workspace` has at least
+  // plan.workspace_bytes(). Queues the work: no allocation, no wait, no read-back. Rows of y
+  // without any expert become 0.
   virtual void run(const Routing& routing, TensorView x, TensorView y, void* workspace) const = 0;
 };
 
@@ -91,8 +92,8 @@ class MoePlan {
 
 // `backend`: "auto" (the fastest that can), "reference", "cpu", and with CUDA "hopper" (fused) or
 // "dequant" (experts decoded to BF16, then plain products). SGLang's "flashinfer_cutedsl" and
-// "marlin" mean "hopper", which is logged. Throws Error{kUnsupported} with the reason and what would
-// work.
+// "marlin" mean "hopper", which is logged. Throws Error{kUnsupported} with the reason and what
+// would work.
 std::unique_ptr<MoePlan> plan_moe(const MoeShape& shape, const MoeLimits& limits, Device& device,
                                   std::string_view backend = "auto");
 

@@ -29,17 +29,21 @@ const std::vector<ActivationKind> kEveryActivation = {
     ActivationKind::kRelu2, ActivationKind::kSitu};
 const std::vector<WeightFormat> kEveryExpertFormat = {WeightFormat::kBf16, WeightFormat::kNvfp4,
                                                       WeightFormat::kMxfp4};
-
 const std::vector<WeightFormat> kFourBits = {WeightFormat::kNvfp4, WeightFormat::kMxfp4};
+
+// NOTE: without CUDA no device is named cuda: the rows that need one refuse before they would plan.
+#ifdef HALFBYTE_CUDA
+#define HB_WITH_CUDA(plan) plan
+#else
+#define HB_WITH_CUDA(plan) nullptr
+#endif
 
 // The activation guard. "auto" takes the first row that fits, so faster ones come first.
 const std::vector<Backend>& backends() {
   static const std::vector<Backend> table = {
       {"cpu", "cpu", kEveryActivation, kEveryExpertFormat, plan_moe_cpu},
-#ifdef HALFBYTE_CUDA
-      {"hopper", "cuda", kEveryActivation, kFourBits, plan_moe_hopper},
-      {"dequant", "cuda", kEveryActivation, kEveryExpertFormat, plan_moe_dequant},
-#endif
+      {"hopper", "cuda", kEveryActivation, kFourBits, HB_WITH_CUDA(plan_moe_hopper)},
+      {"dequant", "cuda", kEveryActivation, kEveryExpertFormat, HB_WITH_CUDA(plan_moe_dequant)},
       // NOTE: the definition reads host memory, so it also runs on any CPU device, when asked for.
       {"reference", "ref", kEveryActivation, kEveryExpertFormat, plan_moe_ref},
   };

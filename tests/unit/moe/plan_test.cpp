@@ -86,12 +86,24 @@ TEST(Plan, RefusesShapesThatMeanNothing) {
 }
 
 TEST(Plan, RefusalSaysWhatWouldWork) {
-  EXPECT_TRUE(has(plan_error(small_shape(), "marlin"), "expected auto"));
+  EXPECT_TRUE(has(plan_error(small_shape(), "tpu"), "expected auto"));
   MoeShape shape = small_shape();
   shape.weights = WeightFormat::kFp8Block;
   const std::string message = plan_error(shape, "auto", ErrorKind::kUnsupported);
   EXPECT_TRUE(has(message, "fp8")) << message;
   EXPECT_TRUE(has(message, "nvfp4")) << message;
+}
+
+TEST(Plan, BackendsOfAnotherDeviceAreRefusedWithTheOneThatWorks) {
+  for (const auto& [name, means] : {std::pair{"dequant", "dequant "},
+                                    {"hopper", "hopper "},
+                                    {"marlin", "hopper "},
+                                    {"flashinfer_cutedsl", "hopper "}}) {
+    const std::string message = plan_error(small_shape(), name, ErrorKind::kUnsupported);
+    EXPECT_TRUE(has(message, means)) << message;
+    EXPECT_TRUE(has(message, "does not run on device cpu.scalar")) << message;
+    EXPECT_TRUE(has(message, "backend cpu")) << message;
+  }
 }
 
 TEST(Pack, NamesTheMatrixThatIsWrong) {
