@@ -65,13 +65,19 @@ foreach(config DEBUG RELEASE RELWITHDEBINFO MINSIZEREL)
   set(CMAKE_CUDA_FLAGS_${config} "")
 endforeach()
 set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/scripts/nvcc-launcher ${CCACHE})
-find_package(CUDAToolkit REQUIRED)
+# NOTE: not find_package(CUDAToolkit): that of CMake 3.25 fails on toolkits without nvToolsExt.
+find_path(HALFBYTE_CUDA_INCLUDE cuda_runtime_api.h
+          PATHS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} NO_DEFAULT_PATH REQUIRED)
+find_library(HALFBYTE_CUDART cudart_static
+             PATHS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${HALFBYTE_CUDA_INCLUDE}/../lib64
+                   ${HALFBYTE_CUDA_INCLUDE}/../lib NO_DEFAULT_PATH REQUIRED)
 
 add_library(halfbyte_cuda INTERFACE)
 target_compile_options(halfbyte_cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:
   -O3 -lineinfo -gencode=arch=compute_90a,code=sm_90a
   -Werror=all-warnings -Xptxas=-v,-warn-spills
   -Xcompiler=-Wall,-Wextra,-Wshadow,-Werror,-ffp-contract=off>)
-target_link_libraries(halfbyte_cuda INTERFACE CUDA::cudart_static)
+target_include_directories(halfbyte_cuda SYSTEM INTERFACE ${HALFBYTE_CUDA_INCLUDE})
+target_link_libraries(halfbyte_cuda INTERFACE ${HALFBYTE_CUDART} Threads::Threads ${CMAKE_DL_LIBS} rt)
 set(HALFBYTE_CUDA_FOUND ON)
-message(STATUS "With CUDA ${CUDAToolkit_VERSION}: ${CMAKE_CUDA_COMPILER}")
+message(STATUS "With CUDA ${CMAKE_CUDA_COMPILER_VERSION}: ${CMAKE_CUDA_COMPILER}")
