@@ -13,6 +13,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/cuda_device.h"
@@ -192,21 +193,57 @@ TEST_P(GpuMoe, AgreesWithRefOnRandomShapes) {
   }
 }
 
-// The widths of Kimi K3 with few experts, every way through the kernels.
-TEST_P(GpuMoeStress, AgreesWithDequantAtTheWidthsOfK3) {
-  for (int intermediate : {384, 768}) {
-    Problem p = problem_of(shape_of(20, 16, 3584, intermediate), 4096, 3);
-    Runner other("cuda.dequant", p.shape, p.experts.views, 4096);
-    Runner runner(GetParam(), p.shape, p.experts.views, 4096);
-    for (int tokens : {1,  2,  3,  4,  5,   7,   8,   9,   12,  16,  17,   24,  32,
-                       33, 48, 64, 65, 100, 128, 200, 256, 300, 512, 1000, 4096}) {
+// The widths of real models with few experts, every way through the kernels.
+TEST_P(GpuMoeStress, AgreesWithDequantAtRealWidths) {
+  MoeShape gpt_oss = shape_of(10, 4, 2880, 960, ActivationKind::kSwigluClamped);
+  gpt_oss.weights = WeightFormat::kMxfp4;
+  MoeShape k3_mxfp4 = shape_of(20, 16, 3584, 384);
+  k3_mxfp4.weights = WeightFormat::kMxfp4;
+  const std::vector<int> all = {1,  2,  3,  4,  5,   7,   8,   9,   12,  16,  17,   24,  32,
+                                33, 48, 64, 65, 100, 128, 200, 256, 300, 512, 1000, 4096};
+  const std::vector<int> some = {1, 2, 8, 9, 40, 300, 1500};
+  const std::vector<std::pair<MoeShape, std::vector<int>>> cases = {
+      {shape_of(20, 16, 3584, 384), all},  // K3, eight ranks
+      {shape_of(20, 16, 3584, 768), all},  // four
+      {k3_mxfp4, some},
+      {shape_of(10, 8, 7168, 256, ActivationKind::kSwiglu), some},  // Kimi K2, eight
+      {shape_of(10, 8, 2048, 768, ActivationKind::kSwiglu), some},  // Qwen3-30B-A3B
+      {gpt_oss, some},
+  };
+  for (const auto& [shape, tokens_of_case] : cases) {
+    const int most = tokens_of_case.back();
+    Problem p = problem_of(shape, most, 3);
+    Runner other("cuda.dequant", shape, p.experts.views, most);
+    Runner runner(GetParam(), shape, p.experts.views, most);
+    for (int tokens : tokens_of_case) {
       StoredRouting routing = p.routing;
       routing.num_tokens = tokens;
       const TensorView x = p.view().row_slice(0, tokens);
       expect_close(runner.run(routing.view(), x), other.run(routing.view(), x),
-                   16.0 * tokens * intermediate,
-                   std::to_string(tokens) + " tokens, F " + std::to_string(intermediate));
+                   1.0 * tokens * shape.top_k * shape.intermediate,
+                   std::to_string(tokens) + " tokens, " + std::to_string(shape.hidden) + " x " +
+                       std::to_string(shape.intermediate));
     }
+  }
+}
+
+// A whole layer of Kimi K3 on one of eight ranks; every eighth expert is the same.
+TEST_P(GpuMoeStress, AgreesWithDequantOnALayerOfK3) {
+  constexpr int kExperts = 896, kDifferent = 8, kMost = 4096;
+  Problem p = problem_of(shape_of(kDifferent, 16, 3584, 384), 1, 896);
+  p.shape.num_experts = kExperts;
+  for (int e = kDifferent; e < kExperts; ++e)
+    p.experts.views.push_back(p.experts.views[static_cast<size_t>(e % kDifferent)]);
+  Runner other("cuda.dequant", p.shape, p.experts.views, kMost);
+  Runner runner(GetParam(), p.shape, p.experts.views, kMost);
+  std::mt19937 random(897);
+  draw_inputs(p, kMost, random);
+  for (int tokens : {1, 2, 5, 8, 9, 16, 64, 500, 2048, 4096}) {
+    StoredRouting routing = p.routing;
+    routing.num_tokens = tokens;
+    const TensorView x = p.view().row_slice(0, tokens);
+    expect_close(runner.run(routing.view(), x), other.run(routing.view(), x),
+                 16.0 * tokens * p.shape.intermediate, std::to_string(tokens) + " tokens");
   }
 }
 
@@ -385,6 +422,45 @@ TEST_P(GpuMoe, UnusedExpertsMayBeAnything) {
     spoil_expert(4);  // teeth
     const std::vector<float> y = runner.run(p.routing.view(), p.view());
     EXPECT_TRUE(std::any_of(y.begin(), y.end(), [](float v) { return std::isnan(v); }));
+  }
+}
+
+// Rows of x and y may be further apart than they are long; what lies between stays as it is.
+TEST_P(GpuMoe, RowsMayBeFurtherApart) {
+  for (int tokens : {3, 20, 300}) {
+    Problem p = problem_of(shape_of(6, 2, 128, 64), tokens, 31);
+    Runner runner(GetParam(), p.shape, p.experts.views, tokens);
+    const std::vector<float> expected = runner.run(p.routing.view(), p.view());
+    Device& device = runner.device();
+    constexpr size_t kXStride = 128 + 24, kYStride = 128 + 40;
+    const auto rows = static_cast<size_t>(tokens);
+    std::vector<uint16_t> x(rows * kXStride, 0x7FC0);
+    for (size_t t = 0; t < rows; ++t) std::copy_n(p.x.data() + t * 128, 128, &x[t * kXStride]);
+    std::vector<float> y(rows * kYStride, -7.0f);
+    const auto upload = [&](const void* from, size_t bytes) {
+      Buffer buffer = device.allocate(bytes);
+      device.copy_to_device(buffer.data(), from, bytes);
+      return buffer;
+    };
+    const Buffer device_x = upload(x.data(), x.size() * 2),
+                 device_y = upload(y.data(), y.size() * 4),
+                 ids = upload(p.routing.ids.data(), p.routing.ids.size() * 4),
+                 weights = upload(p.routing.weights.data(), p.routing.weights.size() * 4),
+                 workspace = device.allocate(std::max<size_t>(runner.plan().workspace_bytes(), 1));
+    const auto layer = runner.plan().bind(runner.packed(), runner.plan().layout().packed_bytes);
+    layer->run({static_cast<const int32_t*>(ids.data()), static_cast<const float*>(weights.data()),
+                tokens},
+               {device_x.data(), DType::kBf16, tokens, 128, kXStride},
+               {device_y.data(), DType::kF32, tokens, 128, kYStride}, workspace.data());
+    device.wait();
+    device.copy_to_host(y.data(), device_y.data(), y.size() * 4);
+    for (size_t t = 0; t < rows; ++t) {
+      const auto row = y.begin() + static_cast<std::ptrdiff_t>(t * kYStride);
+      EXPECT_TRUE(
+          std::equal(row, row + 128, expected.begin() + static_cast<std::ptrdiff_t>(t * 128)))
+          << tokens << " tokens, token " << t;
+      EXPECT_EQ(std::count(row + 128, row + kYStride, -7.0f), 40) << tokens << " tokens";
+    }
   }
 }
 

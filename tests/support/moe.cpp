@@ -5,10 +5,13 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
+#include <span>
 
 #include "formats/bf16.h"
 #include "formats/check_matrix.h"
@@ -142,7 +145,18 @@ Runner::Runner(const std::string& device, const MoeShape& shape,
 void Runner::repack(const std::vector<ExpertWeights>& experts) {
   // Poison: a byte that packing forgets would be a NaN scale.
   std::vector<std::byte> packed(packed_.bytes(), std::byte{kPoison});
-  pack_experts([&](int e) { return experts[static_cast<size_t>(e)]; }, *plan_, packed);
+  const size_t expert_bytes = plan_->layout().expert_bytes;
+  std::map<std::array<const void*, 3>, size_t> done;  // experts that are one in memory
+  for (size_t e = 0; e < static_cast<size_t>(plan_->shape().num_experts); ++e) {
+    const ExpertWeights& expert = experts[e];
+    const std::span<std::byte> to(packed.data() + e * expert_bytes, expert_bytes);
+    const auto [found, is_new] =
+        done.emplace(std::array{expert.gate.values, expert.up.values, expert.down.values}, e);
+    if (is_new)
+      plan_->pack_expert(expert, to);
+    else
+      std::memcpy(to.data(), packed.data() + found->second * expert_bytes, expert_bytes);
+  }
   device_->copy_to_device(packed_.data(), packed.data(), packed.size());
 }
 

@@ -54,7 +54,8 @@ class Runner {
   Device& device() { return *device_; }
   const MoePlan& plan() const { return *plan_; }
   void* packed() const { return packed_.data(); }  // device memory
-  // Packs other weights of the same shape into the same memory.
+  // Packs other weights of the same shape into the same memory. Experts with the same stored values
+  // are taken for the same.
   void repack(const std::vector<ExpertWeights>& experts);
 
  private:

@@ -117,8 +117,9 @@ void bench_moe_gpu(Device& any_device, const BenchShape& shape, const GpuBenchOp
     return wanted / (expected_experts(shape, options.routing, tokens) * expert_bytes);
   };
   const double most_layers = std::max(1.0, std::floor(kLayerBytes / layer_bytes));
-  const int num_layers =
-      static_cast<int>(std::clamp(std::ceil(times_touched(*fewest)), 1.0, most_layers));
+  const double wanted_layers =  // kOne goes through all experts of a layer
+      options.routing == RoutingKind::kOne ? wanted / layer_bytes : times_touched(*fewest);
+  const int num_layers = static_cast<int>(std::clamp(std::ceil(wanted_layers), 1.0, most_layers));
   const Layers layers(device, *plan, num_layers);
   const Buffer workspace = device.allocate(std::max<size_t>(plan->workspace_bytes(), 1));
   const size_t most_elements = static_cast<size_t>(*most) * static_cast<size_t>(moe.hidden);
@@ -143,12 +144,14 @@ void bench_moe_gpu(Device& any_device, const BenchShape& shape, const GpuBenchOp
       if (options.routing == RoutingKind::kOne)  // another one each time
         std::fill(drawn.ids.begin(), drawn.ids.end(), (first_expert + i) % moe.num_experts);
       const MoeCost cost = moe_cost(moe, plan->layout(), drawn.view(), DType::kBf16, DType::kBf16);
-      line.active_experts += static_cast<double>(cost.active_experts) / calls;
-      line.active_slots += static_cast<double>(cost.active_slots) / calls;
-      line.bytes += cost.bytes / calls;
-      line.flops += cost.flops / calls;
+      line.active_experts += static_cast<double>(cost.active_experts);
+      line.active_slots += static_cast<double>(cost.active_slots);
+      line.bytes += cost.bytes;
+      line.flops += cost.flops;
       routings.emplace_back(device, drawn);
     }
+    for (double* sum : {&line.active_experts, &line.active_slots, &line.bytes, &line.flops})
+      *sum /= calls;
     const TensorView x_view = TensorView::of(x.data(), DType::kBf16, tokens, moe.hidden),
                      y_view = TensorView::of(y.data(), DType::kBf16, tokens, moe.hidden);
     const auto run = [&](int call) {
