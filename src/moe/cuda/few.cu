@@ -5,9 +5,10 @@
 //   1. every block finds the D distinct experts, rising, and weight[d][t] of each token
 //   2. up:   a unit is kUpSlabs slabs of an expert, all columns; a team of warps shares out its
 //            blocks along K and adds up in the order of its warps; h[d][t][F] goes to the L2
-//   3. down: a block owns kDownSlabs slabs of rows of y; its warps share out the (expert, block
-//            along K) of those rows evenly and keep weighted sums in registers; the warps' sums are
-//            added in their order
+//   3. down: a block has kDownSlabs slabs of rows of y, or a part of their products; its warps
+//   share
+//            out the (expert, block along K) of those rows evenly and keep weighted sums in
+//            registers; the sums of warps, and of parts, are added in their order
 //
 // A warp's ring goes on from 2 to 3; between them each expert has a counter of finished units. All
 // blocks must run at once: the grid is one block an SM, and nothing else is waited for. The last
@@ -31,9 +32,9 @@ constexpr int kSlabFloats = kSlabRows * kFewTokens;
 
 // Shared memory ahead of the rings.
 struct Tables {
-  int num_active;                        // D
+  int num_active;  // D
+  bool is_last;
   uint32_t present[kFewExperts / 32];    // bit e: expert e has a token
-  int ids[kFewSlots];                    // of slots; -1: skipped
   int experts[kFewSlots];                // [d], rising
   float weights[kFewSlots][kFewTokens];  // [d][t]; 0: not routed
   uint64_t weight_barriers[kWarps][kMaxRingSlabs];
@@ -41,43 +42,68 @@ struct Tables {
 };
 constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
 
+// Exclusive prefix sum over the warp; `total` of all its lanes.
+__device__ __forceinline__ int sum_before(int value, int lane, int& total) {
+  int sum = value;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int below = __shfl_up_sync(~0u, sum, step);
+    if (lane >= step) sum += below;
+  }
+  total = __shfl_sync(~0u, sum, 31);
+  return sum - value;
+}
+
 __device__ __forceinline__ void find_experts(const Call& call, Tables& tables) {
   const Sizes& sizes = call.sizes;
-  const int slot = threadIdx.x, num_slots = call.num_tokens * sizes.top_k;
-  const int words = (sizes.num_experts + 31) / 32;
-  for (int i = threadIdx.x; i < words; i += kThreads) tables.present[i] = 0;
-  for (int i = threadIdx.x; i < num_slots * kFewTokens; i += kThreads) tables.weights[0][i] = 0;
+  const int slot = threadIdx.x, lane = slot % 32, num_slots = call.num_tokens * sizes.top_k;
   int id = -1;
   float weight = 0;
   if (slot < num_slots) {
     id = call.topk_ids[slot];
     weight = call.topk_weights[slot];
-    if (id < 0 || id >= sizes.num_experts || weight == 0) id = -1;
-    tables.ids[slot] = id;
   }
+  const int words = (sizes.num_experts + 31) / 32;
+  for (int i = slot; i < words; i += kThreads) tables.present[i] = 0;
+  for (int i = slot; i < num_slots * kFewTokens; i += kThreads) tables.weights[0][i] = 0;
+  if (id < 0 || id >= sizes.num_experts || weight == 0) id = -1;
   __syncthreads();
   if (id >= 0) atomicOr(&tables.present[id / 32], 1u << id % 32);
   __syncthreads();
-  if (threadIdx.x == kThreads - 1) {
-    int count = 0;
-    for (int i = 0; i < words; ++i) count += __popc(tables.present[i]);
-    tables.num_active = count;
-  }
+
+  // The rank of an expert is the number of bits before its own.
+  const int words_a_lane = (words + 31) / 32, word = max(id, 0) / 32;
+  int count = 0;
+  for (int i = lane * words_a_lane; i < min((lane + 1) * words_a_lane, words); ++i)
+    count += __popc(tables.present[i]);
+  int num_active;
+  const int before = sum_before(count, lane, num_active);
+  const int word_lane = word / words_a_lane;
+  int rank = __shfl_sync(~0u, before, word_lane);
+  for (int i = word_lane * words_a_lane; i < word; ++i) rank += __popc(tables.present[i]);
+  rank += __popc(tables.present[word] & ((1u << max(id, 0) % 32) - 1));
+  if (slot == 0) tables.num_active = num_active;
+  const int token = slot / sizes.top_k;
+  bool repeated = false;
   if (id >= 0) {
-    int rank = __popc(tables.present[id / 32] & ((1u << id % 32) - 1));
-    for (int i = 0; i < id / 32; ++i) rank += __popc(tables.present[i]);
     tables.experts[rank] = id;
-    // A token may name an expert twice: the first of its slots adds them up.
-    const int token = slot / sizes.top_k, begin = token * sizes.top_k;
-    bool first = true;
-    for (int j = begin; j < begin + sizes.top_k; ++j)
-      if (j != slot && tables.ids[j] == id) {
-        if (j < slot) first = false;
-        weight += call.topk_weights[j];
-      }
-    if (first) tables.weights[rank][token] = weight;
+    repeated = atomicAdd(&tables.weights[rank][token], weight) != 0;
   }
-  __syncthreads();
+  // Rare: a token names an expert more than once. Then in the order of its slots, by the first.
+  if (__syncthreads_or(repeated)) {
+    if (id >= 0) {
+      const int begin = token * sizes.top_k;
+      bool first = true;
+      float sum = 0;
+      for (int j = begin; j < begin + sizes.top_k; ++j)
+        if (call.topk_ids[j] == id) {
+          first = first && (j >= slot || call.topk_weights[j] == 0);
+          sum += call.topk_weights[j];
+        }
+      if (first) tables.weights[rank][token] = sum;
+    }
+    __syncthreads();
+  }
 }
 
 // The units of one team of warps, and of each the blocks along K of one of its warps.
@@ -97,15 +123,58 @@ struct UpWork {
   __device__ int slab() const { return unit % units_per_expert * kSlabs; }
 };
 
-// The share of one warp in all (expert, block along K) of the rows that its thread block owns: a
-// stretch of the list d * blocks + block, the same for each round of rows.
-struct DownWork {
-  int blocks, begin, end;
+// What a thread block does of down. A group is kSlabs slabs of rows; its products are a list of
+// (expert d, block along K), d * blocks + block. Either groups are dealt to the thread blocks
+// whole, or all lists, one after the other, are cut evenly: then some groups have several parts, in
+// different thread blocks.
+template <int kSlabs>
+struct DownParts {
+  int groups, list;  // how many; the length of the list of each
+  bool even;
+  int at, end;             // even: what is left of the cut
+  int group, first, last;  // the current part: [first, last) of the list of `group`
 
-  __device__ DownWork(const Sizes& sizes, int num_active, int warp)
-      : blocks(sizes.down_blocks),
-        begin(num_active * blocks * warp / kWarps),
-        end(num_active * blocks * (warp + 1) / kWarps) {}
+  __device__ DownParts(const Sizes& sizes, int num_active, bool want_even)
+      : groups(sizes.down_tiles * kTileSlabs / kSlabs),
+        list(num_active * sizes.down_blocks),
+        even(want_even && list > 0),
+        at(cut(blockIdx.x)),
+        end(cut(blockIdx.x + 1)),
+        group(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)),
+        first(0),
+        last(0) {
+    next();
+  }
+  __device__ int cut(int block) const {
+    return static_cast<int>(static_cast<int64_t>(groups) * list * block / gridDim.x);
+  }
+  __device__ bool more() const { return group < groups; }
+  __device__ void next() {
+    if (!even) {
+      group += gridDim.x;
+      last = list;
+    } else if (at == end) {
+      group = groups;
+    } else {
+      group = at / list;
+      first = at % list;
+      last = min(list, first + end - at);
+      at += last - first;
+    }
+  }
+  // The thread block whose cut holds element `i` of all lists.
+  __device__ int holder(int i) const {
+    int block = static_cast<int>(static_cast<int64_t>(i) * gridDim.x /
+                                 (groups * static_cast<int64_t>(list)));
+    while (cut(block + 1) <= i) ++block;
+    return block;
+  }
+  __device__ int part() const { return blockIdx.x - holder(group * list); }
+  __device__ int num_parts() const {
+    return holder((group + 1) * list - 1) - holder(group * list) + 1;
+  }
+  // A warp's even share of the current part.
+  __device__ int share(int warp) const { return first + (last - first) * warp / kWarps; }
 };
 
 // Where a slab begins in a matrix of `blocks` blocks along K.
@@ -122,8 +191,9 @@ struct Fetcher {
   const Call& call;
   const Tables& tables;
   UpWork<kUpSlabs> up;
-  DownWork down;
-  int slab, at;  // of down: the rows, and the place in the list
+  DownParts<kDownSlabs> down;
+  int warp;
+  int at = 0, end = 0;  // of the current part of down
   const uint8_t* from = nullptr;
   int left = 0;  // blocks from `from` on
   bool in_up = true;
@@ -141,17 +211,25 @@ struct Fetcher {
       up.unit += up.step;
       return;
     }
-    in_up = false;
-    if (at == down.end) {
-      at = down.begin;
-      slab += gridDim.x * kDownSlabs;
+    if (in_up) {
+      in_up = false;
+      start_part();
     }
-    if (slab >= sizes.down_tiles * kTileSlabs || at == down.end) return;
-    const int d = at / down.blocks, block = at % down.blocks;
-    from = expert(d) + sizes.down_offset + slab_offset<kFormat>(slab, down.blocks) +
+    while (at == end) {
+      if (!down.more()) return;
+      down.next();
+      start_part();
+    }
+    const int d = at / sizes.down_blocks, block = at % sizes.down_blocks;
+    from = expert(d) + sizes.down_offset +
+           slab_offset<kFormat>(down.group * kDownSlabs, sizes.down_blocks) +
            static_cast<size_t>(block) * kBlockBytes;
-    left = min(down.blocks - block, down.end - at);
+    left = min(sizes.down_blocks - block, end - at);
     at += left;
+  }
+  __device__ __forceinline__ void start_part() {
+    at = down.more() ? down.share(warp) : 0;
+    end = down.more() ? down.share(warp + 1) : 0;
   }
   __device__ __forceinline__ void fill(WeightRing<kFormat>& ring, int lane) {
     while (true) {
@@ -173,7 +251,7 @@ struct Fetcher {
 template <WeightFormat kFormat, int kUpSlabs, int kDownSlabs>
 __global__ void __launch_bounds__(kThreads, 1)
     few_kernel(const __grid_constant__ Call call, ActivationKind kind, int team, int ring_slabs,
-               int x_pitch) {
+               int x_pitch, bool even_down) {
   extern __shared__ __align__(128) uint8_t shared[];
   auto& tables = *reinterpret_cast<Tables*>(shared);
   uint8_t* const rings = shared + kTableBytes;
@@ -204,9 +282,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int num_active = tables.num_active;
 
   const UpWork<kUpSlabs> up_work(sizes, num_active, warp, team);
-  const DownWork down_work(sizes, num_active, warp);
-  Fetcher<kFormat, kUpSlabs, kDownSlabs> fetcher{
-      call, tables, up_work, down_work, static_cast<int>(blockIdx.x) * kDownSlabs, down_work.begin};
+  DownParts<kDownSlabs> down(sizes, num_active, even_down);
+  Fetcher<kFormat, kUpSlabs, kDownSlabs> fetcher{call, tables, up_work, down, warp};
   fetcher.fill(ring, lane);
   const auto factors_of = [&](int d) {
     return *reinterpret_cast<const float4*>(fetcher.expert(d) + sizes.factor_offset);
@@ -284,17 +361,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 
   // ---- down
-  const DownWork work = down_work;
-  const int num_slabs = sizes.down_tiles * kTileSlabs, slab_step = gridDim.x * kDownSlabs;
   const uint32_t finished = sizes.up_tiles * (kTileSlabs / kUpSlabs);
   int ready = -1;  // h of experts up to this one is there
   float* const sums = reinterpret_cast<float*>(x);
-  for (int slab = blockIdx.x * kDownSlabs; slab < num_slabs; slab += slab_step) {
+  for (; down.more(); down.next()) {
     float sum[kDownSlabs][4] = {};
-    for (int at = work.begin; at < work.end;) {
-      const int d = at / work.blocks;
-      int block = at % work.blocks;
-      const int end = min(work.blocks, block + work.end - at);
+    for (int at = down.share(warp), part_end = down.share(warp + 1); at < part_end;) {
+      const int d = at / sizes.down_blocks;
+      int block = at % sizes.down_blocks;
+      const int end = min(sizes.down_blocks, block + part_end - at);
       at += end - block;
       if (d > ready) {
         while (load_acquire(call.counters + 1 + d) < finished) {
@@ -304,18 +379,24 @@ __global__ void __launch_bounds__(kThreads, 1)
       const bool routed = tables.weights[d][g] != 0;
       const __nv_bfloat16* const row = h + (d * kFewTokens + g) * h_pitch;
       const float factor = factors_of(d).z;
-      float acc[kDownSlabs][1][4] = {};
-      for (; block < end; ++block) {
-        HalfActivations b[2];
+      const auto load = [&](int from_block, HalfActivations(&b)[2]) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int c = block * kBlockCols + column(kFormat, half, t);
-          b[half] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+          const int c = from_block * kBlockCols + column(kFormat, half, t);
           if (routed && c < sizes.intermediate) {
             const auto* p = reinterpret_cast<const uint4*>(row + c);
             b[half] = {__ldcg(p), __ldcg(p + 1)};
+          } else {
+            b[half] = HalfActivations();
           }
         }
+      };
+      float acc[kDownSlabs][1][4] = {};
+      HalfActivations next[2];
+      load(block, next);
+      for (; block < end; ++block) {
+        const HalfActivations b[2] = {next[0], next[1]};
+        if (block + 1 < end) load(block + 1, next);
         ring.wait();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -348,24 +429,43 @@ __global__ void __launch_bounds__(kThreads, 1)
             sum[s][j];
     __syncthreads();
     constexpr int kOutputs = kDownSlabs * kSlabFloats;
-    for (int i = threadIdx.x; i < kOutputs; i += kThreads) {
-      const int token = i / (kDownSlabs * kSlabRows), row = i % (kDownSlabs * kSlabRows);
-      float y = 0;
+    static_assert(kOutputs <= kThreads);
+    const int output = threadIdx.x;
+    float y = 0;
+    if (output < kOutputs)
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) y += sums[w * kOutputs + row * kFewTokens + token];
-      const int column_of_y = slab * kSlabRows + row;
-      if (token < call.num_tokens && column_of_y < sizes.hidden)
-        store_output(call, token, column_of_y, y);
+      for (int w = 0; w < kWarps; ++w) y += sums[w * kOutputs + output];
+    bool finish = output < kOutputs;
+    if (down.last - down.first < down.list) {
+      // The last part to arrive adds all parts, in their order.
+      float* const parts = call.partial_sums + down.group * kFewParts * kOutputs + output;
+      const int num_parts = down.num_parts();
+      if (finish) __stcg(parts + down.part() * kOutputs, y);
+      __threadfence();
+      __syncthreads();
+      if (threadIdx.x == 0)
+        tables.is_last = atomicInc(call.counters + kFewPartCounters + down.group, num_parts - 1) ==
+                         static_cast<unsigned>(num_parts - 1);
+      __syncthreads();
+      finish = finish && tables.is_last;
+      __threadfence();
+      if (finish) {
+        y = 0;
+        for (int p = 0; p < num_parts; ++p) y += __ldcg(parts + p * kOutputs);
+      }
     }
+    const int token = output % kFewTokens;
+    const int column_of_y = down.group * kDownSlabs * kSlabRows + output / kFewTokens;
+    if (finish && token < call.num_tokens && column_of_y < sizes.hidden)
+      store_output(call, token, column_of_y, y);
   }
 
   let_next_kernel_start();
   // The last block to come here has no reader of the counters beside it.
-  __shared__ bool is_last;
   __syncthreads();
-  if (threadIdx.x == 0) is_last = atomicInc(call.counters, gridDim.x - 1) == gridDim.x - 1;
+  if (threadIdx.x == 0) tables.is_last = atomicInc(call.counters, gridDim.x - 1) == gridDim.x - 1;
   __syncthreads();
-  if (is_last && threadIdx.x < num_active) call.counters[1 + threadIdx.x] = 0;
+  if (tables.is_last && threadIdx.x < num_active) call.counters[1 + threadIdx.x] = 0;
 }
 
 // How a call is cut.
@@ -373,10 +473,12 @@ struct Cut {
   int up_slabs = 4, down_slabs = 2;
   int team = 1;        // warps that share a unit
   int ring_slabs = 0;  // of a warp
+  bool even_down = false;
   size_t shared = 0;
 };
 
 constexpr size_t kSharedLimit = 227 * 1024;
+constexpr double kEvenDownBytes = 9e6;
 
 size_t pitch_of(const Sizes& sizes) {
   return static_cast<size_t>(sizes.up_blocks) * kBlockCols * 2 + 16;
@@ -409,6 +511,13 @@ Cut cut_for(const Sizes& sizes, int num_tokens, WeightFormat format, int num_sms
   while (cut.team < 4 && units * cut.team * 2 <= kWarps) cut.team *= 2;
   const int down = sizes.down_tiles * kTileSlabs;
   cut.down_slabs = time(down, 2) <= time(down, 1) ? 2 : 1;
+  // Even parts cost about 2 us at the end; idle multiprocessors cost a share of reading `down`.
+  const int groups = down / cut.down_slabs;
+  const double idle = 1 - static_cast<double>(groups) / (ceil_div(groups, num_sms) * num_sms);
+  const double bytes =
+      static_cast<double>(num_tokens) * sizes.top_k * (sizes.factor_offset - sizes.down_offset);
+  cut.even_down = idle * bytes > kEvenDownBytes && groups <= kNumCounters - kFewPartCounters &&
+                  groups * (kFewParts - 1) >= num_sms;
   give_room(cut, sizes, num_tokens, slab_bytes(format));
   return cut;
 }
@@ -421,7 +530,7 @@ cudaError_t launch(const Call& call, ActivationKind kind, const Cut& cut,
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(cut.shared));
   if (error != cudaSuccess) return error;
   return launch_overlapped(kernel, options, kThreads, cut.shared, call, kind, cut.team,
-                           cut.ring_slabs, static_cast<int>(pitch_of(call.sizes)));
+                           cut.ring_slabs, static_cast<int>(pitch_of(call.sizes)), cut.even_down);
 }
 
 template <WeightFormat kFormat>

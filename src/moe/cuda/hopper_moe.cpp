@@ -100,6 +100,8 @@ class HopperMoePlan : public MoePlan {
     const size_t h_row = static_cast<size_t>(sizes_.down_blocks * hopper::kBlockCols);
     if (takes_few(num_tokens)) {
       call.hidden_rows = carver.take<uint16_t>(slots * hopper::kFewTokens * h_row);
+      call.partial_sums = carver.take<float>(static_cast<size_t>(
+          hopper::kFewParts * sizes_.down_tiles * hopper::kTileRows * hopper::kFewTokens));
       return carver;
     }
     const auto rows = static_cast<size_t>(chunk_rows(num_tokens));
@@ -110,6 +112,7 @@ class HopperMoePlan : public MoePlan {
     call.lists.row_slots = carver.take<int>(slots);
     call.lists.row_weights = carver.take<float>(slots);
     call.hidden_rows = carver.take<uint16_t>(slots * h_row);
+    call.stream_parts = carver.take<std::byte>(hopper::stream_part_bytes(device_.num_sms()));
     call.slots_are_f32 = num_tokens <= kF32SlotTokens;
     const size_t outputs = slots * static_cast<size_t>(shape_.hidden);
     call.slots = carver.take<std::byte>(outputs * (call.slots_are_f32 ? 4 : 2));

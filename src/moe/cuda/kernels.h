@@ -25,6 +25,8 @@ namespace halfbyte::hopper {
 constexpr int kFewTokens = 8;
 constexpr int kFewSlots = 256;  // T * K at most
 constexpr int kFewExperts = 8192;
+constexpr int kFewParts = 4;           // of the rows that a thread block of `few` may own
+constexpr int kFewPartCounters = 512;  // where their counters begin
 constexpr int kStreamRows = 16;
 constexpr int kWgmmaRows = 192;
 
@@ -38,6 +40,7 @@ struct Sizes {
 // Rows [first_row, first_row + num_rows) of the sorted slots go to `expert` together.
 struct Chunk {
   int expert = 0, first_row = 0, num_rows = 0;
+  int is_only = 0;  // the expert has no other
 };
 
 // What `route` finds out, in device memory.
@@ -67,7 +70,9 @@ struct Call {
   void* permuted_x = nullptr;   // wgmma: x with each 64 columns in the order of its operand B
   void* slots = nullptr;        // (T K, L) outputs of slots, weighted
   bool slots_are_f32 = false;
-  uint32_t* counters = nullptr;  // kNumCounters, zero between calls
+  float* partial_sums = nullptr;  // few: kFewParts parts of (hidden padded to 64, kFewTokens)
+  void* stream_parts = nullptr;   // stream_part_bytes
+  uint32_t* counters = nullptr;   // kNumCounters, zero between calls
 };
 
 constexpr int kNumCounters = 1024;
@@ -86,6 +91,7 @@ bool route_fits(const Sizes& sizes);
 cudaError_t launch_route(const Call& call, int max_chunk_rows, const LaunchOptions& options);
 // Chunks of at most `max_rows` (up to kStreamRows) rows.
 bool stream_fits(const Sizes& sizes, int max_rows, WeightFormat format);
+size_t stream_part_bytes(int num_sms);
 cudaError_t launch_stream(const Call& call, ActivationKind kind, WeightFormat format, int max_rows,
                           const LaunchOptions& options);
 cudaError_t launch_wgmma(const Call& call, ActivationKind kind, WeightFormat format,

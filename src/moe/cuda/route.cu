@@ -3,7 +3,7 @@
 //
 //   count[e] -> first row and first chunk of each expert (prefix sums) -> chunks; rows
 //
-// The order of an expert's rows is whatever the atomics give; no result depends on it.
+// The order of an expert's rows is whatever the atomics give; no result may depend on it.
 #include "moe/cuda/kernels.h"
 #include "moe/cuda/launch.h"
 #include "moe/cuda/ptx.cuh"
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     int row = at.x;
     for (int i = 0; i < chunks; ++i) {
       const int num_rows = rows / chunks + (i < rows % chunks);
-      call.lists.chunks[at.y + i] = {e, row, num_rows};
+      call.lists.chunks[at.y + i] = {e, row, num_rows, chunks == 1};
       row += num_rows;
     }
     counts[e] = at.x;

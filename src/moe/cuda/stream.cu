@@ -5,14 +5,16 @@
 //   down: slots[s][L] = weight[r] * down(h[r])            slot s of row r
 //
 // A unit is one 64-row tile of an expert's matrix and one chunk of its rows. Units lie chunk by
-// chunk in one list, every block gets an equal stretch of it, and its warps take the units of the
-// stretch in turn, each with a ring of weights of its own (weight_ring.cuh). One more warp brings
-// the rows of coming chunks into a pool in shared memory:
+// chunk in one list, and every thread block gets an equal stretch of it. Of each chunk, its warps
+// share out the blocks along K of all units evenly, so that all end together; each has a ring of
+// weights of its own (weight_ring.cuh). Where a unit falls to several warps, the first adds the
+// parts of the others, in their order. One more warp brings the rows of coming chunks into a pool
+// in shared memory:
 //
-//   chunk c uses entry c % kQueue: `filled` when its rows are there, `emptied` by each of the other
-//   warps rows are placed one after the other, around the end of the pool
+//   chunk c uses entry c % kQueue: `filled` when its rows are there, `emptied` by each other warp;
+//   its rows are placed one after the other, around the end of the pool
 //
-// A row's result depends on nothing but the row. Checked by tests/gpu.
+// A row's result depends on the row and on how its chunk is cut. Checked by tests/gpu.
 #include "moe/cuda/kernels.h"
 #include "moe/cuda/launch.h"
 #include "moe/cuda/output.cuh"
@@ -21,11 +23,13 @@
 namespace halfbyte::hopper {
 namespace {
 
-constexpr int kMaxWarps =
-    15;  // and the one that brings rows: 4 for each scheduler, 128 registers each
+// And the one that brings rows: 4 for each scheduler, 128 registers each.
+constexpr int kMaxWarps = 15;
 constexpr int kMaxThreads = 32 * (kMaxWarps + 1);
 constexpr int kMaxStages = kMaxRingSlabs / kTileSlabs;
 constexpr int kQueue = 4;
+
+constexpr int kPart = kTileSlabs * 32;  // float4 of a part of a unit
 
 struct Barriers {
   uint64_t weights[kMaxWarps][kMaxRingSlabs];
@@ -82,14 +86,15 @@ __device__ void bring_rows(const Call& call, const Product& product, const Room&
   }
 }
 
-// One unit: the tile times kColumns * 8 columns; rows[n] is 0 where the chunk has no row.
+// Blocks [block, end) of a tile times kColumns * 8 columns; rows[n] is 0 where the chunk has no
+// row.
 template <int kColumns, WeightFormat kFormat, class FetchNext>
-__device__ __forceinline__ void multiply_tile(float (&acc)[kTileSlabs][kColumns][4],
-                                              WeightRing<kFormat>& ring, FetchNext& fetch_next,
-                                              int blocks, const uint32_t (&rows)[kColumns],
-                                              int lane) {
+__device__ __forceinline__ void multiply_blocks(float (&acc)[kTileSlabs][kColumns][4],
+                                                WeightRing<kFormat>& ring, FetchNext& fetch_next,
+                                                int block, int end,
+                                                const uint32_t (&rows)[kColumns], int lane) {
   HalfActivations b[kColumns];
-  for (int block = 0; block < blocks; ++block) {
+  for (; block < end; ++block) {
     ring.wait();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -106,6 +111,42 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[kTileSlabs][kColumns]
     }
   }
 }
+
+// A part of a unit that another warp finishes: [slab][lane].
+using PartSums = float[kTileSlabs][1][4];
+__device__ __forceinline__ void store_part(float4* part, const PartSums& acc, int lane) {
+#pragma unroll
+  for (int s = 0; s < kTileSlabs; ++s)
+    part[s * 32 + lane] = make_float4(acc[s][0][0], acc[s][0][1], acc[s][0][2], acc[s][0][3]);
+}
+__device__ __forceinline__ void add_part(const float4* part, PartSums& acc, int lane) {
+#pragma unroll
+  for (int s = 0; s < kTileSlabs; ++s) {
+    const float4 v = part[s * 32 + lane];
+    acc[s][0][0] += v.x;
+    acc[s][0][1] += v.y;
+    acc[s][0][2] += v.z;
+    acc[s][0][3] += v.w;
+  }
+}
+
+// A chunk's part of the stretch as a list of blocks, unit by unit, and the even share of each warp.
+// NOTE: the rows of an expert with several chunks fall to them as the atomics of `route` will have
+// it; such chunks are shared out by whole tiles, so that every sum has one order whatever the
+// chunk.
+struct Share {
+  int first_tile, tiles;  // of the matrix
+  bool whole_tiles;
+
+  __device__ Share(const Stretch& stretch, const Product& product, int c, const Chunk& chunk,
+                   bool shared)
+      : first_tile(max(stretch.begin - c * product.tiles, 0)),
+        tiles(min(stretch.end - c * product.tiles, product.tiles) - first_tile),
+        whole_tiles(!shared || !chunk.is_only) {}
+  __device__ int begin(int warp, int blocks, int warps) const {
+    return whole_tiles ? tiles * warp / warps * blocks : tiles * blocks * warp / warps;
+  }
+};
 
 // A lane has columns 8 n + 2 t + j of the chunk.
 template <bool kUp, int kColumns, WeightFormat kFormat>
@@ -150,7 +191,8 @@ __device__ __forceinline__ void store_tile(const Call& call, ActivationKind kind
     }
 }
 
-template <bool kUp, WeightFormat kFormat>
+// kShared: chunks of up to 8 rows, whose tiles warps may share; else up to 16.
+template <bool kUp, WeightFormat kFormat, bool kShared>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     stream_kernel(const __grid_constant__ Call call, const __grid_constant__ Product product,
                   const __grid_constant__ Room room, ActivationKind kind) {
@@ -193,16 +235,22 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
         return call.packed + static_cast<size_t>(expert) * call.sizes.expert_bytes +
                product.matrix_offset;
       };
-      const size_t tile_bytes = static_cast<size_t>(product.blocks) * Ring::kBlockBytes;
-      int ahead_unit = stretch.begin + warp, ahead_blocks = 0;
+      const int first_chunk = stretch.begin / product.tiles;
+      const int last_chunk = (stretch.end - 1) / product.tiles;
+      // The blocks of a share are neighbours in memory.
+      int ahead_chunk = first_chunk, ahead_blocks = 0;
       const uint8_t* ahead = nullptr;
       auto fetch_next = [&] {
-        if (ahead_blocks == 0) {
-          if (ahead_unit >= stretch.end) return;
-          ahead = matrix_of(call.lists.chunks[ahead_unit / product.tiles].expert) +
-                  ahead_unit % product.tiles * tile_bytes;
-          ahead_blocks = product.blocks;
-          ahead_unit += num_warps;
+        while (ahead_blocks == 0) {
+          if (ahead_chunk > last_chunk) return;
+          const Chunk chunk = call.lists.chunks[ahead_chunk];
+          const Share share(stretch, product, ahead_chunk, chunk, kShared);
+          const int begin = share.begin(warp, product.blocks, num_warps);
+          ahead_blocks = share.begin(warp + 1, product.blocks, num_warps) - begin;
+          ahead =
+              matrix_of(chunk.expert) +
+              (static_cast<size_t>(share.first_tile) * product.blocks + begin) * Ring::kBlockBytes;
+          ++ahead_chunk;
         }
         ring.template fetch<kTileSlabs>(ahead, lane);
         ahead += Ring::kBlockBytes;
@@ -210,33 +258,72 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
       };
       for (int i = 0; i < room.ring_stages; ++i) fetch_next();
 
-      const int first_chunk = stretch.begin / product.tiles;
-      const int last_chunk = (stretch.end - 1) / product.tiles;
-      int unit = stretch.begin + warp, pool_at = 0;
+      int pool_at = 0;
+      int parts_of = 0;  // those of the chunk before may still be read
       for (int c = first_chunk; c <= last_chunk; ++c) {
         const Chunk chunk = call.lists.chunks[c];
-        const int end = min(stretch.end, (c + 1) * product.tiles), n = c - first_chunk;
-        if (unit < end) {
-          const auto row_address = [&](int i) {
-            return i < chunk.num_rows ? pool + (pool_at + i) % room.pool_rows * room.row_pitch : 0;
-          };
-          const auto work = [&]<int kColumns>(const uint32_t(&rows)[kColumns]) {
-            barrier_wait(shared_address(&barriers.filled[n % kQueue]), n / kQueue % 2);
-            for (; unit < end; unit += num_warps) {
+        const int n = c - first_chunk;
+        const Share share(stretch, product, c, chunk, kShared);
+        const auto row_address = [&](int i) {
+          return i < chunk.num_rows ? pool + (pool_at + i) % room.pool_rows * room.row_pitch : 0;
+        };
+        const auto begin = [&](int w) { return share.begin(w, product.blocks, num_warps); };
+        const auto leave_rows = [&] {
+          __syncwarp();
+          if (lane == 0) barrier_arrive(shared_address(&barriers.emptied[n % kQueue]));
+        };
+        barrier_wait(shared_address(&barriers.filled[n % kQueue]), n / kQueue % 2);
+        int at = begin(warp);
+        const int end = begin(warp + 1);
+        if constexpr (!kShared) {
+          const auto multiply_tiles = [&]<int kColumns>(const uint32_t(&rows)[kColumns]) {
+            for (; at < end; at += product.blocks) {
               float acc[kTileSlabs][kColumns][4] = {};
-              multiply_tile(acc, ring, fetch_next, product.blocks, rows, lane);
-              store_tile<kUp, kColumns, kFormat>(call, kind, acc, chunk, unit % product.tiles,
-                                                 lane);
+              multiply_blocks(acc, ring, fetch_next, 0, product.blocks, rows, lane);
+              store_tile<kUp, kColumns, kFormat>(call, kind, acc, chunk,
+                                                 share.first_tile + at / product.blocks, lane);
             }
           };
           if (chunk.num_rows <= 8)
-            work({row_address(g)});
+            multiply_tiles({row_address(g)});
           else
-            work({row_address(g), row_address(8 + g)});
+            multiply_tiles({row_address(g), row_address(8 + g)});
+          leave_rows();
+        } else {
+          const uint32_t rows[1] = {row_address(g)};
+          float4* const parts = static_cast<float4*>(call.stream_parts) +
+                                (blockIdx.x * 2 + parts_of) * kMaxWarps * kPart;
+          PartSums acc;
+          int unit = 0;
+          bool begun = false;  // the last unit goes on in the next warp
+          while (at < end) {
+            unit = at / product.blocks;
+            const int block = at - unit * product.blocks;
+            const int last = min(product.blocks, block + end - at);
+#pragma unroll
+            for (int s = 0; s < kTileSlabs; ++s)
+#pragma unroll
+              for (int j = 0; j < 4; ++j) acc[s][0][j] = 0;
+            multiply_blocks(acc, ring, fetch_next, block, last, rows, lane);
+            at += last - block;
+            begun = block == 0 && last < product.blocks;
+            if (block != 0)
+              store_part(parts + warp * kPart, acc, lane);
+            else if (!begun)
+              store_tile<kUp, 1, kFormat>(call, kind, acc, chunk, share.first_tile + unit, lane);
+          }
+          leave_rows();
+          if (!share.whole_tiles) {
+            asm volatile("bar.sync 1, %0;" ::"r"(num_warps * 32) : "memory");
+            parts_of ^= 1;
+            if (begun) {
+              for (int w = warp + 1; w < num_warps && begin(w) < (unit + 1) * product.blocks; ++w)
+                if (begin(w) < begin(w + 1)) add_part(parts + w * kPart, acc, lane);
+              store_tile<kUp, 1, kFormat>(call, kind, acc, chunk, share.first_tile + unit, lane);
+            }
+          }
         }
         pool_at = (pool_at + chunk.num_rows) % room.pool_rows;
-        __syncwarp();
-        if (lane == 0) barrier_arrive(shared_address(&barriers.emptied[n % kQueue]));
       }
     }
   } else if (!kUp) {
@@ -275,12 +362,12 @@ Room room_for(WeightFormat format, const Product& product, int max_rows) {
   return room;
 }
 
-template <bool kUp, WeightFormat kFormat>
+template <bool kUp, WeightFormat kFormat, bool kShared>
 cudaError_t launch(const Call& call, const Product& product, ActivationKind kind, int max_rows,
                    const LaunchOptions& options) {
   const Room room = room_for(kFormat, product, max_rows);
   const int bytes = shared_bytes(kFormat, room);
-  const auto kernel = stream_kernel<kUp, kFormat>;
+  const auto kernel = stream_kernel<kUp, kFormat, kShared>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
@@ -304,12 +391,20 @@ Product down_of(const Call& call) {
           sizes.down_blocks * kBlockCols};
 }
 
+template <WeightFormat kFormat, bool kShared>
+cudaError_t launch(const Call& call, ActivationKind kind, int max_rows,
+                   const LaunchOptions& options) {
+  const cudaError_t error =
+      launch<true, kFormat, kShared>(call, up_of(call), kind, max_rows, options);
+  if (error != cudaSuccess) return error;
+  return launch<false, kFormat, kShared>(call, down_of(call), kind, max_rows, options);
+}
+
 template <WeightFormat kFormat>
 cudaError_t launch(const Call& call, ActivationKind kind, int max_rows,
                    const LaunchOptions& options) {
-  const cudaError_t error = launch<true, kFormat>(call, up_of(call), kind, max_rows, options);
-  if (error != cudaSuccess) return error;
-  return launch<false, kFormat>(call, down_of(call), kind, max_rows, options);
+  return max_rows <= 8 ? launch<kFormat, true>(call, kind, max_rows, options)
+                       : launch<kFormat, false>(call, kind, max_rows, options);
 }
 
 }  // namespace
@@ -319,6 +414,10 @@ bool stream_fits(const Sizes& sizes, int max_rows, WeightFormat format) {
   up.blocks = sizes.up_blocks;
   down.blocks = sizes.down_blocks;
   return room_for(format, up, max_rows).warps > 0 && room_for(format, down, max_rows).warps > 0;
+}
+
+size_t stream_part_bytes(int num_sms) {
+  return static_cast<size_t>(num_sms) * 2 * kMaxWarps * kPart * sizeof(float4);
 }
 
 cudaError_t launch_stream(const Call& call, ActivationKind kind, WeightFormat format, int max_rows,

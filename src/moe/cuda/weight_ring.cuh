@@ -32,7 +32,7 @@ class WeightRing {
 
   // `memory` has `slabs` slabs, a multiple of 4; `barriers` 8 bytes for each.
   __device__ __forceinline__ WeightRing(uint32_t memory, uint32_t barriers, int slabs, int lane)
-      : memory_(memory), barriers_(barriers), slabs_(slabs), policy_(evict_first_policy()) {
+      : memory_(memory), barriers_(barriers), slabs_(slabs) {
     if (lane == 0) {
       for (int i = 0; i < slabs; ++i) barrier_init(barriers + 8 * i, 1);
       fence_barrier_init();
@@ -48,7 +48,8 @@ class WeightRing {
     if (lane == 0) {
       const uint32_t barrier = barriers_ + 8 * fetch_at_;
       barrier_arrive_expect(barrier, kSlabs * kSlabBytes);
-      copy_bulk(memory_ + fetch_at_ * kSlabBytes, from, kSlabs * kSlabBytes, barrier, policy_);
+      copy_bulk(memory_ + fetch_at_ * kSlabBytes, from, kSlabs * kSlabBytes, barrier,
+                evict_first_policy());
     }
     fetch_at_ += kSlabs;
     if (fetch_at_ == slabs_) fetch_at_ = 0;
@@ -90,15 +91,14 @@ class WeightRing {
   int slabs_;
   int fetch_at_ = 0, take_at_ = 0, used_ = 0;  // in slabs
   uint32_t parities_ = 0;                      // of each barrier
-  uint64_t policy_;
 };
 
 // The 16 activations of one token that a lane multiplies with a half block.
 struct HalfActivations {
   uint4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
 
-  // Reads them if `there`, else leaves what is: a column without a token stays zero, which costs the
-  // tensor cores less power than any other value.
+  // Reads them if `there`, else leaves what is: a column without a token stays zero, which costs
+  // the tensor cores less power than any other value.
   __device__ __forceinline__ void load_if(bool there, uint32_t from) {
     load_shared_16_if(there, from, low);
     load_shared_16_if(there, from + 16, high);
