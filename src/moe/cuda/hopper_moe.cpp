@@ -130,6 +130,7 @@ class HopperMoePlan : public MoePlan {
     return bytes + static_cast<size_t>(shape_.num_experts + 1) * sizeof(Chunk);
   }
 
+  bool takes_f32_x() const override { return false; }
   std::string describe() const override {
     return fmt::format("moe hopper, layout {}, few up to {} tokens, stream with {} rows, {} SMs",
                        layout_.name, hopper::kFewTokens, chunk_rows_, device_.num_sms());
