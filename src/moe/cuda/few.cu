@@ -36,6 +36,7 @@ struct Tables {
   bool is_last;
   uint32_t present[kFewExperts / 32];    // bit e: expert e has a token
   int experts[kFewSlots];                // [d], rising
+  float4 factors[kFewSlots];             // [d]: gate, up, down
   float weights[kFewSlots][kFewTokens];  // [d][t]; 0: not routed
   uint64_t weight_barriers[kWarps][kMaxRingSlabs];
   uint64_t x_barrier;
@@ -285,9 +286,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   DownParts<kDownSlabs> down(sizes, num_active, even_down);
   Fetcher<kFormat, kUpSlabs, kDownSlabs> fetcher{call, tables, up_work, down, warp};
   fetcher.fill(ring, lane);
-  const auto factors_of = [&](int d) {
-    return *reinterpret_cast<const float4*>(fetcher.expert(d) + sizes.factor_offset);
-  };
+  if (threadIdx.x < num_active)
+    tables.factors[threadIdx.x] =
+        *reinterpret_cast<const float4*>(fetcher.expert(threadIdx.x) + sizes.factor_offset);
+  __syncthreads();
   auto* const h = static_cast<__nv_bfloat16*>(call.hidden_rows);
   const int h_pitch = sizes.down_blocks * kBlockCols;
 
@@ -299,7 +301,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     UpWork<kUpSlabs> work = up_work;
     for (; work.more(); work.unit += work.step) {
       const int d = work.active();
-      const float4 factors = factors_of(d);
+      const float4 factors = tables.factors[d];
       const bool routed = tables.weights[d][g] != 0;
       HalfActivations b[1];
       float acc[kUpSlabs][1][4] = {};
@@ -362,60 +364,70 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   // ---- down
   const uint32_t finished = sizes.up_tiles * (kTileSlabs / kUpSlabs);
-  int ready = -1;  // h of experts up to this one is there
   float* const sums = reinterpret_cast<float*>(x);
+  // Experts [ready, ready_end) have all of their h. Lanes look at 32 counters at once.
+  int ready = 0, ready_end = 0;
+  const auto wait_for_h = [&](int d) {
+    if (d >= ready && d < ready_end) return;
+    uint32_t there;
+    do {
+      const bool mine =
+          d + lane < num_active && load_acquire(call.counters + 1 + d + lane) >= finished;
+      there = __ballot_sync(~0u, mine);
+    } while ((there & 1) == 0);
+    ready = d;
+    ready_end = d + (there == ~0u ? 32 : __ffs(~there) - 1);
+  };
+  const auto load_h = [&](int d, int block, HalfActivations(&b)[2]) {
+    wait_for_h(d);
+    const bool routed = tables.weights[d][g] != 0;
+    const __nv_bfloat16* const row = h + (d * kFewTokens + g) * h_pitch;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int c = block * kBlockCols + column(kFormat, half, t);
+      b[half] = HalfActivations();
+      if (routed && c < sizes.intermediate) {
+        const auto* p = reinterpret_cast<const uint4*>(row + c);
+        b[half] = {__ldcg(p), __ldcg(p + 1)};
+      }
+    }
+  };
   for (; down.more(); down.next()) {
-    float sum[kDownSlabs][4] = {};
-    for (int at = down.share(warp), part_end = down.share(warp + 1); at < part_end;) {
-      const int d = at / sizes.down_blocks;
-      int block = at % sizes.down_blocks;
-      const int end = min(sizes.down_blocks, block + part_end - at);
-      at += end - block;
-      if (d > ready) {
-        while (load_acquire(call.counters + 1 + d) < finished) {
-        }
-        ready = d;
+    float sum[kDownSlabs][4] = {}, acc[kDownSlabs][1][4] = {};
+    int left = down.share(warp + 1) - down.share(warp);
+    int d = down.share(warp) / sizes.down_blocks, block = down.share(warp) % sizes.down_blocks;
+    HalfActivations next[2];
+    if (left > 0) load_h(d, block, next);
+    while (left > 0) {
+      --left;
+      const HalfActivations b[2] = {next[0], next[1]};
+      const int this_d = d;
+      if (++block == sizes.down_blocks) {
+        block = 0;
+        ++d;
       }
-      const bool routed = tables.weights[d][g] != 0;
-      const __nv_bfloat16* const row = h + (d * kFewTokens + g) * h_pitch;
-      const float factor = factors_of(d).z;
-      const auto load = [&](int from_block, HalfActivations(&b)[2]) {
+      if (left > 0) load_h(d, block, next);
+      ring.wait();
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int c = from_block * kBlockCols + column(kFormat, half, t);
-          if (routed && c < sizes.intermediate) {
-            const auto* p = reinterpret_cast<const uint4*>(row + c);
-            b[half] = {__ldcg(p), __ldcg(p + 1)};
-          } else {
-            b[half] = HalfActivations();
-          }
+      for (int half = 0; half < 2; ++half) {
+        const HalfWeights<kDownSlabs> weights = ring.template read<kDownSlabs>(half, lane);
+        if (half == 1) {
+          ring.template release<kDownSlabs>();
+          fetcher.fill(ring, lane);
         }
-      };
-      float acc[kDownSlabs][1][4] = {};
-      HalfActivations next[2];
-      load(block, next);
-      for (; block < end; ++block) {
-        const HalfActivations b[2] = {next[0], next[1]};
-        if (block + 1 < end) load(block + 1, next);
-        ring.wait();
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const HalfWeights<kDownSlabs> weights = ring.template read<kDownSlabs>(half, lane);
-          if (half == 1) {
-            ring.template release<kDownSlabs>();
-            fetcher.fill(ring, lane);
-          }
-          const HalfActivations columns[1] = {b[half]};
-          multiply_half(acc, weights, columns);
-        }
+        const HalfActivations columns[1] = {b[half]};
+        multiply_half(acc, weights, columns);
       }
+      if (block != 0 && left > 0) continue;
+      const float factor = tables.factors[this_d].z;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float weight = tables.weights[d][2 * t + j % 2];
-        if (weight != 0)
+        const float weight = tables.weights[this_d][2 * t + j % 2];
 #pragma unroll
-          for (int s = 0; s < kDownSlabs; ++s)
-            sum[s][j] += acc[s][0][j] * decode_gain(kFormat) * factor * weight;
+        for (int s = 0; s < kDownSlabs; ++s) {
+          if (weight != 0) sum[s][j] += acc[s][0][j] * decode_gain(kFormat) * factor * weight;
+          acc[s][0][j] = 0;
+        }
       }
     }
 

@@ -46,12 +46,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int e = threadIdx.x; e < sizes.num_experts; e += kThreads) counts[e] = 0;
   wait_for_previous_kernel();
   __syncthreads();
-  const auto expert_of = [&](int slot) {
+  const auto expert_of = [&](int slot, float& weight) {
     const int id = call.topk_ids[slot];
-    return id >= 0 && id < sizes.num_experts && call.topk_weights[slot] != 0 ? id : -1;
+    weight = call.topk_weights[slot];
+    return id >= 0 && id < sizes.num_experts && weight != 0 ? id : -1;
   };
-  for (int slot = threadIdx.x; slot < num_slots; slot += kThreads) {
-    const int e = expert_of(slot);
+  // The first slot of a thread stays in registers: small calls have no other.
+  float first_weight = 0;
+  int first_expert = -1;
+  if (static_cast<int>(threadIdx.x) < num_slots)
+    first_expert = expert_of(threadIdx.x, first_weight);
+  if (first_expert >= 0) atomicAdd(&counts[first_expert], 1);
+  for (int slot = threadIdx.x + kThreads; slot < num_slots; slot += kThreads) {
+    float weight;
+    const int e = expert_of(slot, weight);
     if (e >= 0) atomicAdd(&counts[e], 1);
   }
   __syncthreads();
@@ -81,12 +89,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) *call.lists.num_chunks = total.y;
   __syncthreads();
 
-  for (int slot = threadIdx.x; slot < num_slots; slot += kThreads) {
-    const int e = expert_of(slot);
-    if (e < 0) continue;
+  const auto place = [&](int slot, int e, float weight) {
+    if (e < 0) return;
     const int row = atomicAdd(&counts[e], 1);
     call.lists.row_slots[row] = slot;
-    call.lists.row_weights[row] = call.topk_weights[slot];
+    call.lists.row_weights[row] = weight;
+  };
+  place(threadIdx.x, first_expert, first_weight);
+  for (int slot = threadIdx.x + kThreads; slot < num_slots; slot += kThreads) {
+    float weight;
+    const int e = expert_of(slot, weight);
+    place(slot, e, weight);
   }
   let_next_kernel_start();
 }
