@@ -36,7 +36,6 @@ struct Tables {
   bool is_last;
   uint32_t present[kFewExperts / 32];    // bit e: expert e has a token
   int experts[kFewSlots];                // [d], rising
-  float4 factors[kFewSlots];             // [d]: gate, up, down
   float weights[kFewSlots][kFewTokens];  // [d][t]; 0: not routed
   uint64_t weight_barriers[kWarps][kMaxRingSlabs];
   uint64_t x_barrier;
@@ -286,10 +285,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   DownParts<kDownSlabs> down(sizes, num_active, even_down);
   Fetcher<kFormat, kUpSlabs, kDownSlabs> fetcher{call, tables, up_work, down, warp};
   fetcher.fill(ring, lane);
-  if (threadIdx.x < num_active)
-    tables.factors[threadIdx.x] =
-        *reinterpret_cast<const float4*>(fetcher.expert(threadIdx.x) + sizes.factor_offset);
-  __syncthreads();
+  // NOTE: they come from memory, slowly: asked for well before they are needed.
+  const auto factors_of = [&](int d) {
+    return *reinterpret_cast<const float4*>(fetcher.expert(d) + sizes.factor_offset);
+  };
   auto* const h = static_cast<__nv_bfloat16*>(call.hidden_rows);
   const int h_pitch = sizes.down_blocks * kBlockCols;
 
@@ -301,7 +300,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     UpWork<kUpSlabs> work = up_work;
     for (; work.more(); work.unit += work.step) {
       const int d = work.active();
-      const float4 factors = tables.factors[d];
+      const float4 factors = factors_of(d);
       const bool routed = tables.weights[d][g] != 0;
       HalfActivations b[1];
       float acc[kUpSlabs][1][4] = {};
@@ -397,7 +396,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     int left = down.share(warp + 1) - down.share(warp);
     int d = down.share(warp) / sizes.down_blocks, block = down.share(warp) % sizes.down_blocks;
     HalfActivations next[2];
-    if (left > 0) load_h(d, block, next);
+    float factor = 0;
+    if (left > 0) {
+      load_h(d, block, next);
+      factor = factors_of(d).z;
+    }
     while (left > 0) {
       --left;
       const HalfActivations b[2] = {next[0], next[1]};
@@ -419,7 +422,6 @@ __global__ void __launch_bounds__(kThreads, 1)
         multiply_half(acc, weights, columns);
       }
       if (block != 0 && left > 0) continue;
-      const float factor = tables.factors[this_d].z;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float weight = tables.weights[this_d][2 * t + j % 2];
@@ -429,6 +431,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           acc[s][0][j] = 0;
         }
       }
+      if (left > 0) factor = factors_of(d).z;
     }
 
     // sums[warp][slab][row][token], then one thread an output.
