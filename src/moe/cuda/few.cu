@@ -204,7 +204,8 @@ struct Fetcher {
   // The next run of blocks; none: left stays 0.
   __device__ __forceinline__ void next_run() {
     const Sizes& sizes = call.sizes;
-    if (up.more()) {
+    // A warp of a team may have no block of K.
+    if (up.more() && up.begin < up.end) {
       from = expert(up.active()) + slab_offset<kFormat>(up.slab(), sizes.up_blocks) +
              static_cast<size_t>(up.begin) * kBlockBytes;
       left = up.end - up.begin;
