@@ -6,10 +6,12 @@
 #include <string>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/progress.h"
 #include "commands.h"
 #include "convert/convert.h"
 #include "halfbyte/error.h"
+#include "model/convertible.h"
 
 namespace halfbyte {
 
@@ -48,6 +50,11 @@ void convert(const Options& options, const CLI::App& command) {
     convert_options.recipe.keep_experts = options.keep_experts;
   convert_options.threads = options.threads;
   convert_options.max_shard_bytes = static_cast<int64_t>(options.max_shard_bytes);
+  convert_options.accept = [](const Checkpoint& source, const std::string& config_json) {
+    const auto name = (source.directory() / "config.json").string();
+    check_convertible(source,
+                      parse_model_config(JsonDocument::from_text(config_json, name).root()));
+  };
   convert_options.producer_version = "halfbyte " HALFBYTE_VERSION;
 
   ConvertReport report;
