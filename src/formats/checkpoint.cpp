@@ -19,6 +19,19 @@ namespace fs = std::filesystem;
 namespace {
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
+// The files that an index names, sorted.
+std::vector<std::string> files_of(const JsonDocument& index) {
+  std::set<std::string, std::less<>> distinct;
+  index.root().get("weight_map").for_each_member([&](std::string_view tensor, const Json& file) {
+    const std::string_view name = file.string();
+    if (distinct.count(name)) return;
+    if (fs::path(name).filename() != fs::path(name) || fs::path(name).extension().empty())
+      file.fail(fmt::format("tensor {}: \"{}\" is not a file name", tensor, name));
+    distinct.emplace(name);
+  });
+  return {distinct.begin(), distinct.end()};
+}
+
 // Files of the directory called *.safetensors, sorted.
 std::vector<std::string> list_shards(const fs::path& directory) {
   std::vector<std::string> names;
@@ -63,19 +76,17 @@ Checkpoint::Checkpoint(const fs::path& directory, std::vector<Error>* problems)
   std::optional<JsonDocument> index;
   std::vector<std::string> names;
   if (fs::exists(index_path)) {
-    index = JsonDocument::from_file(index_path);
-    std::set<std::string, std::less<>> distinct;
-    index->root().get("weight_map").for_each_member([&](std::string_view tensor, const Json& file) {
-      const std::string_view name = file.string();
-      if (distinct.count(name)) return;
-      if (fs::path(name).filename() != fs::path(name) || fs::path(name).extension().empty())
-        file.fail(fmt::format("tensor {}: \"{}\" is not a file name", tensor, name));
-      distinct.emplace(name);
-    });
-    names.assign(distinct.begin(), distinct.end());
-  } else if (fs::exists(directory / "model.safetensors")) {
+    try {
+      index = JsonDocument::from_file(index_path);
+      names = files_of(*index);
+    } catch (const Error& error) {
+      report(error);
+      index.reset();  // what lies there can be looked at without it
+    }
+  }
+  if (!index && fs::exists(directory / "model.safetensors")) {
     names = {"model.safetensors"};
-  } else {
+  } else if (!index) {
     names = list_shards(directory);
     if (const auto absent = find_absent_shard(names))
       report(Error(ErrorKind::kInput, (directory / *absent).string(), "shard is missing"));
