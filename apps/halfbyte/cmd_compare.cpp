@@ -143,13 +143,16 @@ void add_compare_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("compare", "Compare prompt logprobs of two devices on the same prompts");
-  command->add_option("--model-path", options->model_path, "Checkpoint directory")->required();
+  command->add_option("--model-path", options->model_path, "Checkpoint directory")
+      ->required()
+      ->check(kNotEmpty);
   command->add_option("--a", options->devices[0], "The first device")->capture_default_str();
   command->add_option("--b", options->devices[1], "The second device")->capture_default_str();
   command
       ->add_option("--ids-file", options->ids_file,
                    "JSON list of prompts: lists of token ids, texts, or objects with ids or text")
-      ->required();
+      ->required()
+      ->check(kNotEmpty);
   command
       ->add_option("--threads", options->device_options.threads,
                    "0: as many as the process may run on")

@@ -80,9 +80,12 @@ void add_convert_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "convert", "Convert a BF16 or MXFP4 checkpoint to NVFP4 (ModelOpt layout)");
-  command->add_option("in", options->in, "Directory of the checkpoint to read")->required();
+  command->add_option("in", options->in, "Directory of the checkpoint to read")
+      ->required()
+      ->check(kNotEmpty);
   command->add_option("out", options->out, "Directory to make; must not exist, or be empty")
-      ->required();
+      ->required()
+      ->check(kNotEmpty);
   command->add_option("--to", options->to, "Layout of the result")
       ->check(CLI::IsMember({"modelopt-nvfp4"}))
       ->capture_default_str();
@@ -104,8 +107,10 @@ void add_convert_command(CLI::App& app) {
                    "Largest file of the result, e.g. 4GB")
       ->transform(CLI::AsSizeValue(true))
       ->capture_default_str();
-  command->add_option("--report", options->report,
-                      "File for the full report; default: OUT.report.json");
+  command
+      ->add_option("--report", options->report,
+                   "File for the full report; default: OUT.report.json")
+      ->check(kNotEmpty);
   command->footer(
       "Examples:\n"
       "  halfbyte convert Kimi-K3 Kimi-K3-NVFP4 --to modelopt-nvfp4\n"

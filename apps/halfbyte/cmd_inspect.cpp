@@ -32,7 +32,9 @@ void add_inspect_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("inspect", "Say what a checkpoint is and whether halfbyte could run it");
-  command->add_option("directory", options->directory, "The checkpoint")->required();
+  command->add_option("directory", options->directory, "The checkpoint")
+      ->required()
+      ->check(kNotEmpty);
   command->add_flag("--json", options->json, "Print JSON, with every reason");
   command->add_flag("--headers-only", options->headers_only,
                     "Do not read scale bytes and vectors: fast for files that are not in memory");

@@ -59,9 +59,12 @@ void add_logits_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("logits", "Run token ids through a model and write the logits");
   command->add_option("--model-path", arguments->model_path, "Directory of the checkpoint")
-      ->required();
+      ->required()
+      ->check(kNotEmpty);
   command->add_option("--ids", arguments->ids, "Token ids: 5,6,7")->required();
-  command->add_option("--out", arguments->out, "File to write: `logits` F32 [T, V]")->required();
+  command->add_option("--out", arguments->out, "File to write: `logits` F32 [T, V]")
+      ->required()
+      ->check(kNotEmpty);
   command->add_flag("--last", arguments->last, "Only the last position: [1, V]");
   command->add_option("--device", arguments->device, "auto, ref, cpu, cpu.avx2, ...")
       ->capture_default_str();

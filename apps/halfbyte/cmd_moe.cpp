@@ -66,8 +66,11 @@ void add_moe_command(CLI::App& app) {
       ->add_option("--case", arguments->case_path,
                    "safetensors: hidden, topk_ids, topk_weights, experts.E.{w1,w3,w2}...; metadata "
                    "`case` is JSON with the activation and its parameters")
-      ->required();
-  command->add_option("--out", arguments->out, "File to write: `y` F32 [T, hidden]")->required();
+      ->required()
+      ->check(kNotEmpty);
+  command->add_option("--out", arguments->out, "File to write: `y` F32 [T, hidden]")
+      ->required()
+      ->check(kNotEmpty);
   command->add_option("--device", arguments->device, "auto, ref, cpu, cpu.avx2, ...")
       ->capture_default_str();
   command->add_option("--threads", arguments->threads, "0: as many as the process may run on")

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,6 +18,8 @@
 namespace halfbyte {
 
 namespace {
+
+constexpr int kMaxNewTokens = 1 << 20;  // the longest context of the models that we know
 
 struct Options {
   std::string model_path;
@@ -152,7 +153,9 @@ void add_run_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   SamplingOptions& sampling = options->generate.sampling;
   CLI::App* command = app.add_subcommand("run", "Continue a prompt");
-  command->add_option("--model-path", options->model_path, "Checkpoint directory")->required();
+  command->add_option("--model-path", options->model_path, "Checkpoint directory")
+      ->required()
+      ->check(kNotEmpty);
   command->add_option("--prompt", options->prompt, "The prompt, as text");
   command->add_option("--ids", options->ids, "The prompt, as token ids: 1,2,3");
   command->add_flag("--chat", options->chat,
@@ -161,7 +164,7 @@ void add_run_command(CLI::App& app) {
   command
       ->add_option("--max-new-tokens", options->generate.max_new_tokens,
                    "Stop after so many tokens")
-      ->check(CLI::Range(1, std::numeric_limits<int>::max()))
+      ->check(CLI::Range(1, kMaxNewTokens))
       ->capture_default_str();
   command->add_option("--temperature", sampling.temperature, "0 takes the most probable token")
       ->capture_default_str();

@@ -72,7 +72,8 @@ void add_tokenize_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("tokenize", "Turn text into token ids, or back");
   command->add_option("--model-path", options->model_path, "Directory with tiktoken.model")
-      ->required();
+      ->required()
+      ->check(kNotEmpty);
   command->add_option("--text", options->text, "The text");
   command->add_flag("--stdin", options->from_stdin, "The text is all of the standard input");
   command->add_flag(
