@@ -269,7 +269,7 @@ class Conversion {
     std::exception_ptr error;
     int64_t failed = std::numeric_limits<int64_t>::max();
     std::atomic<int64_t> next{0};
-    pool_.run([&](int thread) {
+    pool_.share([&](int thread) {
       for (int64_t i = next++; i < static_cast<int64_t>(count); i = next++) {
         try {
           f(static_cast<size_t>(i), scratch_[static_cast<size_t>(thread)]);
