@@ -12,6 +12,7 @@
 #include "convert/convert.h"
 #include "halfbyte/error.h"
 #include "model/convertible.h"
+#include "options.h"
 
 namespace halfbyte {
 
@@ -81,35 +82,44 @@ void add_convert_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "convert", "Convert a BF16 or MXFP4 checkpoint to NVFP4 (ModelOpt layout)");
   command->add_option("in", options->in, "Directory of the checkpoint to read")
+      ->type_name("DIR")
       ->required()
       ->check(kNotEmpty);
   command->add_option("out", options->out, "Directory to make; must not exist, or be empty")
+      ->type_name("DIR")
       ->required()
       ->check(kNotEmpty);
   command->add_option("--to", options->to, "Layout of the result")
-      ->check(CLI::IsMember({"modelopt-nvfp4"}))
+      ->type_name("LAYOUT")
+      ->check(CLI::IsMember({"modelopt-nvfp4"}).description(""))
       ->capture_default_str();
   command->add_flag("--experts-only", options->experts_only,
                     "Leave the attention projections as stored (else: block FP8)");
   command
       ->add_option("--scale", options->scale,
                    "Block scales of BF16 experts: max, mse (best of 126, slower), four-over-six")
-      ->check(CLI::IsMember({"max", "mse", "four-over-six"}))
+      ->type_name("RULE")
+      ->check(CLI::IsMember({"max", "mse", "four-over-six"}).description(""))
       ->capture_default_str();
-  command->add_option("--num-layers", options->num_layers, "Keep only the first N layers");
-  command->add_option("--keep-experts", options->keep_experts,
-                      "Keep only the first N experts of every layer");
-  command->add_option("--threads", options->threads, "0: as many as the process may run on")
-      ->check(CLI::Range(0, kMaxThreads))
-      ->capture_default_str();
+  command->add_option("--num-layers", options->num_layers, "Keep only the first N layers")
+      ->type_name("N");
   command
-      ->add_option("--max-shard-size", options->max_shard_bytes,
-                   "Largest file of the result, e.g. 4GB")
-      ->transform(CLI::AsSizeValue(true))
-      ->capture_default_str();
+      ->add_option("--keep-experts", options->keep_experts,
+                   "Keep only the first N experts of every layer")
+      ->type_name("N");
+  add_threads(*command, options->threads);
+  command
+      ->add_option(
+          "--max-shard-size", options->max_shard_bytes,
+          "Largest file of the result, e.g. 500MB; what must be in one file, an expert or a "
+          "single matrix, is never split")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(true).description("").name(""))
+      ->default_str("4GB");
   command
       ->add_option("--report", options->report,
                    "File for the full report; default: OUT.report.json")
+      ->type_name("FILE")
       ->check(kNotEmpty);
   command->footer(
       "Examples:\n"

@@ -3,15 +3,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <string>
 
 namespace halfbyte {
-
-constexpr int kMaxThreads = 1024;  // of --threads
-
-// For options that name a place.
-inline const CLI::Validator kNotEmpty(
-    [](const std::string& path) { return std::string(path.empty() ? "is empty" : ""); }, "");
 
 void add_bench_command(CLI::App& app);
 void add_compare_command(CLI::App& app);

@@ -5,30 +5,16 @@
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <filesystem>
-#include <string>
-#include <vector>
 
 #include "commands.h"
+#include "options.h"
 
 namespace {
 constexpr int kUsageStatus = 2;
-
-// What to say where the command should stand, and what could.
-std::string no_command(const CLI::App& app) {
-  const std::vector<std::string> words = app.remaining();
-  std::string message = words.empty() ? "a command is needed: one of"
-                                      : fmt::format("\"{}\" is no command, expected", words[0]);
-  const char* separator = " ";
-  for (const CLI::App* command : app.get_subcommands({})) {
-    message += separator + command->get_name();
-    separator = ", ";
-  }
-  return message;
 }
-}  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"halfbyte: 4-bit mixture-of-experts language models on CPUs and Hopper GPUs"};
+  CLI::App app{"halfbyte: runs, measures and converts 4-bit mixture-of-experts language models"};
   app.require_subcommand(1);
   app.set_version_flag("--version", HALFBYTE_VERSION);
   // COMMANDS (one line each, in the order of --help)
@@ -47,7 +33,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     fmt::print(stderr, "halfbyte: {} (--help shows what is possible)\n",
-               app.get_subcommands().empty() ? no_command(app) : error.what());
+               halfbyte::usage_message(app, error));
     return kUsageStatus;
   } catch (const std::filesystem::filesystem_error& error) {  // e.g. a loop of symbolic links
     fmt::print(stderr, "halfbyte: {}: {}\n", error.path1().string(), error.code().message());

@@ -34,6 +34,11 @@ constexpr int64_t kLargestCompanion = 64 << 20;  // tokenizer files and the like
 
 // ---- The output directory: OUT.partial until `commit` -----------------------------------------
 
+Error cannot_be_made(const fs::path& folder, const std::error_code& why) {
+  return {ErrorKind::kInput, folder.string(),
+          fmt::format("cannot be made a directory: {}", why.message())};
+}
+
 // Makes the folders that a path lies in; those that were not there vanish again unless kept.
 class NewFolders {
  public:
@@ -42,7 +47,9 @@ class NewFolders {
     for (fs::path folder = parent; !folder.empty() && !fs::exists(folder);
          folder = folder.parent_path())
       made_.push_back(folder);
-    if (!parent.empty()) fs::create_directories(parent);
+    std::error_code error;
+    if (!parent.empty()) fs::create_directories(parent, error);
+    if (error) throw cannot_be_made(parent, error);
   }
   NewFolders(const NewFolders&) = delete;
   NewFolders& operator=(const NewFolders&) = delete;
@@ -114,7 +121,9 @@ class OutputDirectory {
         !(fs::is_directory(fs::symlink_status(partial_)) && fs::is_empty(partial_)))
       throw Error(ErrorKind::kInput, partial_.string(),
                   "is in the way and not from a conversion: remove it, or name another directory");
-    fs::create_directory(partial_);
+    std::error_code error;
+    fs::create_directory(partial_, error);
+    if (error) throw cannot_be_made(out_, error);
     lock_ = ::open((partial_ / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       if (lock_ >= 0) ::close(lock_);
@@ -509,6 +518,7 @@ std::string index_json(std::vector<std::pair<std::string, size_t>> shard_of_tens
 ConvertReport convert_checkpoint(const fs::path& in, const fs::path& out,
                                  const ConvertOptions& options) {
   // Everything that can be wrong with the request comes first.
+  check_directory(in);
   const ModelFacts facts = read_model_facts(in / "config.json");
   const Checkpoint checkpoint(in);
   Recipe recipe = plan_recipe(checkpoint, facts, options.recipe);

@@ -61,15 +61,19 @@ std::optional<std::string> find_absent_shard(const std::vector<std::string>& nam
 }
 }  // namespace
 
+void check_directory(const fs::path& checkpoint) {
+  if (!fs::is_directory(checkpoint))
+    throw Error(ErrorKind::kInput, checkpoint.string(),
+                "is not a directory; expected a checkpoint's directory");
+}
+
 Checkpoint::Checkpoint(const fs::path& directory, std::vector<Error>* problems)
     : directory_(directory) {
   const auto report = [&](const Error& error) {
     if (problems == nullptr) throw error;
     problems->push_back(error);
   };
-  if (!fs::is_directory(directory))
-    throw Error(ErrorKind::kInput, directory.string(),
-                "is not a directory; expected a checkpoint's directory");
+  check_directory(directory);
 
   // Which files.
   const fs::path index_path = directory / kIndexName;

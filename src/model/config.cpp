@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "formats/checkpoint.h"
 #include "halfbyte/error.h"
 #include "ops/router.h"
 
@@ -326,6 +327,7 @@ ModelConfig parse_model_config(const Json& root) {
 }
 
 ModelConfig read_model_config(const std::filesystem::path& directory) {
+  check_directory(directory);
   return parse_model_config(JsonDocument::from_file(directory / "config.json").root());
 }
 
