@@ -10,6 +10,7 @@ namespace halfbyte {
 
 struct BenchArguments {
   std::string what, shape = "k3", device = "cpu", weights, activation;
+  std::string tokens = "1,8,64";  // becomes options.tokens
   BenchOptions options;
   int experts = 0;
   int threads = 0;

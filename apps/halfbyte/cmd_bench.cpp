@@ -11,6 +11,8 @@
 #include "commands.h"
 #include "halfbyte/error.h"
 #include "moe/bench.h"
+#include "options.h"
+#include "prompt.h"
 
 namespace halfbyte {
 namespace {
@@ -26,6 +28,8 @@ WeightFormat parse_weights(const std::string& name) {
                           name_of(WeightFormat::kFp8Block), name_of(WeightFormat::kNvfp4),
                           name_of(WeightFormat::kMxfp4)));
 }
+
+constexpr int kMaxTokens = 1 << 16;
 
 // Experts to hold: all, or as many as fit into this.
 constexpr double kWeightBytes = 640e6;
@@ -45,17 +49,34 @@ void hold_experts(BenchShape& shape, int experts) {
   shape.moe.num_experts = experts;
 }
 
+std::vector<int> parse_tokens(const std::string& text) {
+  std::vector<int> tokens;
+  for (const int64_t count : parse_ids(text, "--tokens", "number of tokens")) {
+    if (count < 1 || count > kMaxTokens)
+      throw Error(ErrorKind::kInput, "--tokens",
+                  fmt::format("is {}, expected 1 to {}", count, kMaxTokens));
+    tokens.push_back(static_cast<int>(count));
+  }
+  return tokens;
+}
+
 void print_table(const std::vector<BenchLine>& lines) {
   fmt::print("{:>7} {:>10} {:>19} {:>8} {:>10} {:>8} {:>9} {:>9} {:>8}\n", "tokens", "ms",
              "(p10 - p90)", "GB/s", "GFLOP/s", "probe", "% probe", "% peak", "% roof");
   for (const BenchLine& line : lines) {
     const double seconds = line.seconds.median;
-    fmt::print("{:>7} {:>10.3f} {:>19} {:>8.1f} {:>10.1f} {:>8.1f} {:>8.1f}% {:>8.1f}% {:>7.1f}%\n",
-               line.tokens, seconds * 1e3,
-               fmt::format("({:.3f} - {:.3f})", line.seconds.p10 * 1e3, line.seconds.p90 * 1e3),
-               line.bytes / seconds / 1e9, line.flops / seconds / 1e9, line.probe / 1e9,
-               line.of_probe * 100, line.flops / seconds / line.peak * 100, line.of_roof * 100);
+    fmt::print(
+        "{:>7} {:>10.3f} {:>19} {:>8.1f} {:>10.1f} {:>8.1f} {:>8.1f}% {:>8.1f}% {:>7.1f}%{}\n",
+        line.tokens, seconds * 1e3,
+        fmt::format("({:.3f} - {:.3f})", line.seconds.p10 * 1e3, line.seconds.p90 * 1e3),
+        line.bytes / seconds / 1e9, line.flops / seconds / 1e9, line.probes.median / 1e9,
+        line.of_probe * 100, line.flops / seconds / line.peak * 100, line.of_roof * 100,
+        is_disturbed(line) ? "  busy" : "");
   }
+  if (std::any_of(lines.begin(), lines.end(), is_disturbed))
+    fmt::print(
+        "busy: the machine did other work meanwhile (limits that vary, or shares of more than "
+        "100 %): measure again\n");
 }
 
 void print_json(const BenchLine& line, const Device& device) {
@@ -70,10 +91,13 @@ void print_json(const BenchLine& line, const Device& device) {
   record["seconds_p90"] = line.seconds.p90;
   record["bytes"] = line.bytes;
   record["flops"] = line.flops;
-  record["probe_bytes_per_s"] = line.probe;
+  record["probe_bytes_per_s"] = line.probes.median;
+  record["probe_p10"] = line.probes.p10;
+  record["probe_p90"] = line.probes.p90;
   record["peak_flops_per_s"] = line.peak;
   record["share_of_probe"] = line.of_probe;
   record["share_of_roof"] = line.of_roof;
+  record["busy"] = is_disturbed(line);
   record["device"] = device.describe();
   record["version"] = HALFBYTE_VERSION;
   fmt::print("{}\n", record.dump());
@@ -109,6 +133,7 @@ void print_roof(const BenchArguments& arguments, CpuDevice& device) {
 }
 
 void run_bench(BenchArguments arguments) {
+  arguments.options.tokens = parse_tokens(arguments.tokens);
   const auto device = open_device(arguments.device, {.threads = arguments.threads});
 #ifdef HALFBYTE_CUDA
   if (device->name().starts_with("cuda")) return run_gpu_bench(arguments, *device);
@@ -153,11 +178,11 @@ BenchShape bench_shape(const BenchArguments& arguments) {
 }
 
 std::string describe(const BenchShape& shape) {
-  return fmt::format("moe {}: hidden {}, intermediate {}, {} experts in memory{}, top {}, {}, {}",
-                     shape.name, shape.moe.hidden, shape.moe.intermediate, shape.moe.num_experts,
-                     shape.all_experts > 0 ? fmt::format(" of {}", shape.all_experts) : "",
-                     shape.moe.top_k, name_of(shape.moe.activation.kind),
-                     name_of(shape.moe.weights));
+  return fmt::format(
+      "moe {}: latent width {}, inner width {}, {} experts in memory{}, top {}, {}, {}", shape.name,
+      shape.moe.hidden, shape.moe.intermediate, shape.moe.num_experts,
+      shape.all_experts > 0 ? fmt::format(" of {}", shape.all_experts) : "", shape.moe.top_k,
+      name_of(shape.moe.activation.kind), name_of(shape.moe.weights));
 }
 
 void add_bench_command(CLI::App& app) {
@@ -166,33 +191,45 @@ void add_bench_command(CLI::App& app) {
       "bench", "Time the kernels against what this machine can do, measured beside them");
   command->add_option("what", arguments->what, "moe, dense or roof")
       ->required()
-      ->check(CLI::IsMember({"moe", "dense", "roof"}));
+      ->type_name("WHAT")
+      ->check(CLI::IsMember({"moe", "dense", "roof"}).description(""));
   command
       ->add_option("--shape", arguments->shape,
                    "moe: k3, k3-tp4, k3-tp8, k3-ep8, kimi-k2, kimi-linear, qwen3-30b, gpt-oss or "
-                   "HIDDENxINTERMEDIATExEXPERTSxTOP_K; dense: k3, kimi-linear or WIDTHxINNER")
+                   "LATENTxINNERxEXPERTSxTOP_K; dense: k3, kimi-linear or WIDTHxINNER")
+      ->type_name("NAME")
       ->capture_default_str();
-  command->add_option("--tokens", arguments->options.tokens, "Tokens a call: 1,8,64")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 16))
+  command
+      ->add_option("--tokens", arguments->tokens,
+                   fmt::format("Tokens a call, one line each, at most {}", kMaxTokens))
+      ->type_name("N,N,...")
       ->capture_default_str();
   command
       ->add_option("--experts", arguments->experts,
                    "Experts held in memory; 0: all, on a CPU what fits into 640 MB")
-      ->check(CLI::Range(0, 1 << 16));
-  command->add_option("--weights", arguments->weights, "bf16, fp8_block, nvfp4 or mxfp4");
-  command->add_option(
-      "--activation", arguments->activation,
-      "moe: swiglu, swiglu_clamped, geglu_tanh, relu2 or situ, not the shape's own");
-  command->add_option("--repetitions", arguments->options.repetitions, "Of each line")
-      ->check(CLI::Range(3, 10000))
+      ->type_name("N")
+      ->check(in_range(0, 1 << 24))
+      ->capture_default_str();
+  command
+      ->add_option("--weights", arguments->weights,
+                   "bf16, fp8_block, nvfp4 or mxfp4; default: what the shape has")
+      ->type_name("FORMAT");
+  command
+      ->add_option(
+          "--activation", arguments->activation,
+          "moe: swiglu, swiglu_clamped, geglu_tanh, relu2 or situ; default: the shape's own")
+      ->type_name("NAME");
+  command
+      ->add_option("--repetitions", arguments->options.repetitions,
+                   "Of each line; fewer where 10 s are over")
+      ->type_name("N")
+      ->check(in_range(3, 10000))
       ->capture_default_str();
   command
       ->add_option("--device", arguments->device, "cpu, cpu.avx512, cpu.avx2, cpu.scalar, cuda:0")
+      ->type_name("NAME")
       ->capture_default_str();
-  command->add_option("--threads", arguments->threads, "0: as many as the process may run on")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
+  add_threads(*command, arguments->threads);
   command->add_flag("--json", arguments->json, "One record a line");
   const char* gpu = "On a GPU (--shape, --backend and --routing may be lists)";
   command->add_option("--backend", arguments->backend, "auto, hopper or dequant")

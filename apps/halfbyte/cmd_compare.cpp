@@ -14,6 +14,7 @@
 #include "halfbyte/device.h"
 #include "halfbyte/error.h"
 #include "model/logprobs.h"
+#include "options.h"
 #include "prompt.h"
 
 namespace halfbyte {
@@ -143,18 +144,20 @@ void add_compare_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("compare", "Compare prompt logprobs of two devices on the same prompts");
-  command->add_option("--model-path", options->model_path, "Checkpoint directory")->required();
-  command->add_option("--a", options->devices[0], "The first device")->capture_default_str();
-  command->add_option("--b", options->devices[1], "The second device")->capture_default_str();
+  add_model_path(*command, options->model_path, "Checkpoint directory");
+  command->add_option("--a", options->devices[0], "The first device")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->add_option("--b", options->devices[1], "The second device")
+      ->type_name("NAME")
+      ->capture_default_str();
   command
       ->add_option("--ids-file", options->ids_file,
                    "JSON list of prompts: lists of token ids, texts, or objects with ids or text")
-      ->required();
-  command
-      ->add_option("--threads", options->device_options.threads,
-                   "0: as many as the process may run on")
-      ->check(CLI::Range(0, kMaxThreads))
-      ->capture_default_str();
+      ->type_name("FILE")
+      ->required()
+      ->check(kNotEmpty);
+  add_threads(*command, options->device_options.threads);
   command->add_flag("--json", options->json, "JSON instead of a table");
   command->footer(
       "Examples:\n"

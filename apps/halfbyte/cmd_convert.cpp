@@ -6,10 +6,13 @@
 #include <string>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/progress.h"
 #include "commands.h"
 #include "convert/convert.h"
 #include "halfbyte/error.h"
+#include "model/convertible.h"
+#include "options.h"
 
 namespace halfbyte {
 
@@ -48,6 +51,11 @@ void convert(const Options& options, const CLI::App& command) {
     convert_options.recipe.keep_experts = options.keep_experts;
   convert_options.threads = options.threads;
   convert_options.max_shard_bytes = static_cast<int64_t>(options.max_shard_bytes);
+  convert_options.accept = [](const Checkpoint& source, const std::string& config_json) {
+    const auto name = (source.directory() / "config.json").string();
+    check_convertible(source,
+                      parse_model_config(JsonDocument::from_text(config_json, name).root()));
+  };
   convert_options.producer_version = "halfbyte " HALFBYTE_VERSION;
 
   ConvertReport report;
@@ -73,32 +81,46 @@ void add_convert_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "convert", "Convert a BF16 or MXFP4 checkpoint to NVFP4 (ModelOpt layout)");
-  command->add_option("in", options->in, "Directory of the checkpoint to read")->required();
+  command->add_option("in", options->in, "Directory of the checkpoint to read")
+      ->type_name("DIR")
+      ->required()
+      ->check(kNotEmpty);
   command->add_option("out", options->out, "Directory to make; must not exist, or be empty")
-      ->required();
+      ->type_name("DIR")
+      ->required()
+      ->check(kNotEmpty);
   command->add_option("--to", options->to, "Layout of the result")
-      ->check(CLI::IsMember({"modelopt-nvfp4"}))
+      ->type_name("LAYOUT")
+      ->check(CLI::IsMember({"modelopt-nvfp4"}).description(""))
       ->capture_default_str();
   command->add_flag("--experts-only", options->experts_only,
                     "Leave the attention projections as stored (else: block FP8)");
   command
       ->add_option("--scale", options->scale,
                    "Block scales of BF16 experts: max, mse (best of 126, slower), four-over-six")
-      ->check(CLI::IsMember({"max", "mse", "four-over-six"}))
+      ->type_name("RULE")
+      ->check(CLI::IsMember({"max", "mse", "four-over-six"}).description(""))
       ->capture_default_str();
-  command->add_option("--num-layers", options->num_layers, "Keep only the first N layers");
-  command->add_option("--keep-experts", options->keep_experts,
-                      "Keep only the first N experts of every layer");
-  command->add_option("--threads", options->threads, "0: as many as the process may run on")
-      ->check(CLI::Range(0, kMaxThreads))
-      ->capture_default_str();
+  command->add_option("--num-layers", options->num_layers, "Keep only the first N layers")
+      ->type_name("N");
   command
-      ->add_option("--max-shard-size", options->max_shard_bytes,
-                   "Largest file of the result, e.g. 4GB")
-      ->transform(CLI::AsSizeValue(true))
-      ->capture_default_str();
-  command->add_option("--report", options->report,
-                      "File for the full report; default: OUT.report.json");
+      ->add_option("--keep-experts", options->keep_experts,
+                   "Keep only the first N experts of every layer")
+      ->type_name("N");
+  add_threads(*command, options->threads);
+  command
+      ->add_option(
+          "--max-shard-size", options->max_shard_bytes,
+          "Largest file of the result, e.g. 500MB; what must be in one file, an expert or a "
+          "single matrix, is never split")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(true).description("").name(""))
+      ->default_str("4GB");
+  command
+      ->add_option("--report", options->report,
+                   "File for the full report; default: OUT.report.json")
+      ->type_name("FILE")
+      ->check(kNotEmpty);
   command->footer(
       "Examples:\n"
       "  halfbyte convert Kimi-K3 Kimi-K3-NVFP4 --to modelopt-nvfp4\n"

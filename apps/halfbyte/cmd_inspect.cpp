@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "model/inspect.h"
+#include "options.h"
 
 namespace halfbyte {
 
@@ -32,7 +33,7 @@ void add_inspect_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("inspect", "Say what a checkpoint is and whether halfbyte could run it");
-  command->add_option("directory", options->directory, "The checkpoint")->required();
+  add_model_path(*command, options->directory, "Checkpoint directory");
   command->add_flag("--json", options->json, "Print JSON, with every reason");
   command->add_flag("--headers-only", options->headers_only,
                     "Do not read scale bytes and vectors: fast for files that are not in memory");
@@ -40,7 +41,7 @@ void add_inspect_command(CLI::App& app) {
       "The exit status is 0 only if halfbyte could run the checkpoint.\n"
       "Examples:\n"
       "  halfbyte inspect DIR\n"
-      "  halfbyte inspect DIR --json | jq .reasons");
+      "  halfbyte inspect DIR --json");
   command->callback([options] { inspect(*options); });
 }
 

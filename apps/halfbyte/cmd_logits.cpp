@@ -10,6 +10,7 @@
 #include "formats/safetensors.h"
 #include "halfbyte/error.h"
 #include "model/model.h"
+#include "options.h"
 #include "prompt.h"
 
 namespace halfbyte {
@@ -58,23 +59,27 @@ void add_logits_command(CLI::App& app) {
   auto arguments = std::make_shared<LogitsArguments>();
   CLI::App* command =
       app.add_subcommand("logits", "Run token ids through a model and write the logits");
-  command->add_option("--model-path", arguments->model_path, "Directory of the checkpoint")
-      ->required();
-  command->add_option("--ids", arguments->ids, "Token ids: 5,6,7")->required();
-  command->add_option("--out", arguments->out, "File to write: `logits` F32 [T, V]")->required();
+  add_model_path(*command, arguments->model_path, "Directory of the checkpoint");
+  command->add_option("--ids", arguments->ids, "Token ids: 5,6,7")->type_name("IDS")->required();
+  command->add_option("--out", arguments->out, "File to write: `logits` F32 [T, V]")
+      ->type_name("FILE")
+      ->required()
+      ->check(kNotEmpty);
   command->add_flag("--last", arguments->last, "Only the last position: [1, V]");
   command->add_option("--device", arguments->device, "auto, ref, cpu, cpu.avx2, ...")
+      ->type_name("NAME")
       ->capture_default_str();
-  command->add_option("--trace", arguments->trace,
-                      "File for the intermediates, named layers.N.attn_mix, attn_norm, attn_out, "
-                      "mlp_mix, mlp_norm, mlp_out, residual_out, router_ids, router_weights, "
-                      "latent, routed_sum, routed_out, shared_out; final_mix, final_norm");
+  command
+      ->add_option("--trace", arguments->trace,
+                   "File for the intermediates, named layers.N.attn_mix, attn_norm, attn_out, "
+                   "mlp_mix, mlp_norm, mlp_out, residual_out, router_ids, router_weights, "
+                   "latent, routed_sum, routed_out, shared_out; final_mix, final_norm")
+      ->type_name("FILE");
   command->add_option("--chunk", arguments->chunk, "Run the prompt in pieces of this many tokens")
-      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("N")
+      ->check(in_range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--threads", arguments->threads, "0: as many as the process may run on")
-      ->check(CLI::Range(0, kMaxThreads))
-      ->capture_default_str();
+  add_threads(*command, arguments->threads);
   command->footer(
       "Examples:\n"
       "  halfbyte logits --model-path DIR --ids 5,6,7 --out logits.safetensors\n"

@@ -12,6 +12,7 @@
 #include "halfbyte/error.h"
 #include "halfbyte/moe.h"
 #include "moe/case_file.h"
+#include "options.h"
 
 namespace halfbyte {
 namespace {
@@ -76,19 +77,24 @@ void add_moe_command(CLI::App& app) {
       ->add_option("--case", arguments->case_path,
                    "safetensors: hidden, topk_ids, topk_weights, experts.E.{w1,w3,w2}...; metadata "
                    "`case` is JSON with the activation and its parameters")
-      ->required();
-  command->add_option("--out", arguments->out, "File to write: `y` F32 [T, hidden]")->required();
+      ->type_name("FILE")
+      ->required()
+      ->check(kNotEmpty);
+  command->add_option("--out", arguments->out, "File to write: `y` F32 [T, hidden]")
+      ->type_name("FILE")
+      ->required()
+      ->check(kNotEmpty);
   command->add_option("--device", arguments->device, "auto, ref, cpu, cpu.avx2, cuda:0, ...")
+      ->type_name("NAME")
       ->capture_default_str();
   command
       ->add_option(
           "--backend", arguments->backend,
           "auto, cpu, reference, hopper (fused, on cuda), dequant (on cuda: experts decoded "
           "to BF16, then plain products); hopper rounds an F32 `hidden` to BF16")
+      ->type_name("NAME")
       ->capture_default_str();
-  command->add_option("--threads", arguments->threads, "0: as many as the process may run on")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
+  add_threads(*command, arguments->threads);
   command->footer(
       "Examples:\n"
       "  halfbyte moe --case tests/golden/moe-op/situ_t7.safetensors --out y.safetensors\n"

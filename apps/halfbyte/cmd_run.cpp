@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "halfbyte/device.h"
 #include "halfbyte/error.h"
 #include "model/generate.h"
+#include "options.h"
 #include "prompt.h"
 #include "text/chat.h"
 #include "text/chat_parser.h"
@@ -19,6 +19,8 @@
 namespace halfbyte {
 
 namespace {
+
+constexpr int kMaxNewTokens = 1 << 20;  // the longest context of the models that we know
 
 struct Options {
   std::string model_path;
@@ -74,6 +76,7 @@ class ChatOutput : public Output {
   void token(int32_t id) override { print(parser_.push(id)); }
   void end() override {
     print(parser_.finish());
+    if (reasoned_) fmt::print(stderr, "\n");  // and nothing was answered
     fmt::print("\n");
   }
 
@@ -141,6 +144,7 @@ void run(Options options, const CLI::App& command) {
   const GenerateStats stats =
       generate(*model, prompt, options.generate, [&](int32_t id) { output->token(id); });
   output->end();
+  std::fflush(stdout);  // before the speed, also where both go into one file
   fmt::print(stderr, "prompt {} tokens, {}; decode {} tokens, {}; {}\n", stats.prompt_tokens,
              speed(stats.prompt_tokens, stats.prompt_seconds), stats.new_tokens,
              speed(stats.decode_steps, stats.decode_seconds), device->describe());
@@ -152,32 +156,34 @@ void add_run_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   SamplingOptions& sampling = options->generate.sampling;
   CLI::App* command = app.add_subcommand("run", "Continue a prompt");
-  command->add_option("--model-path", options->model_path, "Checkpoint directory")->required();
-  command->add_option("--prompt", options->prompt, "The prompt, as text");
-  command->add_option("--ids", options->ids, "The prompt, as token ids: 1,2,3");
+  add_model_path(*command, options->model_path, "Checkpoint directory");
+  command->add_option("--prompt", options->prompt, "The prompt, as text")->type_name("TEXT");
+  command->add_option("--ids", options->ids, "The prompt, as token ids: 1,2,3")->type_name("IDS");
   command->add_flag("--chat", options->chat,
                     "The prompt is a message to the model, the output its answer");
   command->add_flag("--no-thinking", options->no_thinking, "With --chat: answer at once");
   command
       ->add_option("--max-new-tokens", options->generate.max_new_tokens,
-                   "Stop after so many tokens")
-      ->check(CLI::Range(1, std::numeric_limits<int>::max()))
+                   fmt::format("Stop after so many tokens, at most {}", kMaxNewTokens))
+      ->type_name("N")
+      ->check(in_range(1, kMaxNewTokens))
       ->capture_default_str();
   command->add_option("--temperature", sampling.temperature, "0 takes the most probable token")
+      ->type_name("T")
       ->capture_default_str();
   command->add_option("--top-p", sampling.top_p, "Draw from the most probable tokens that sum to P")
+      ->type_name("P")
       ->capture_default_str();
   command->add_option("--top-k", sampling.top_k, "Draw from the K most probable tokens; 0: all")
+      ->type_name("K")
       ->capture_default_str();
   command->add_option("--seed", sampling.seed, "The same seed gives the same text")
+      ->type_name("N")
       ->capture_default_str();
   command->add_option("--device", options->device, "auto, cpu, cpu.avx512, ..., ref")
+      ->type_name("NAME")
       ->capture_default_str();
-  command
-      ->add_option("--threads", options->device_options.threads,
-                   "0: as many as the process may run on")
-      ->check(CLI::Range(0, kMaxThreads))
-      ->capture_default_str();
+  add_threads(*command, options->device_options.threads);
   command->footer(
       "Text (or token ids, where the directory has no tokenizer) goes to the standard output; "
       "speed, "

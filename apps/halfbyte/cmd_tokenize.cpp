@@ -11,7 +11,9 @@
 
 #include "base/json.h"
 #include "commands.h"
+#include "formats/checkpoint.h"
 #include "halfbyte/error.h"
+#include "options.h"
 #include "prompt.h"
 #include "text/tokenizer.h"
 
@@ -33,11 +35,16 @@ std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text, b
 }
 
 void tokenize(const Options& options, const CLI::App& command) {
-  const int sources = (command.count("--text") > 0) + options.from_stdin + options.json_lines +
-                      (command.count("--decode") > 0);
-  if (sources != 1)
+  std::vector<std::string_view> sources;
+  for (const char* name : {"--text", "--stdin", "--json-lines", "--decode"})
+    if (command.count(name) > 0) sources.emplace_back(name);
+  if (sources.empty())
     throw Error(ErrorKind::kInput, "tokenize",
                 "one of --text, --stdin, --json-lines and --decode is needed");
+  if (sources.size() > 1)
+    throw Error(ErrorKind::kInput, "tokenize",
+                fmt::format("{} cannot go together", fmt::join(sources, " and ")));
+  check_directory(options.model_path);
   const Tokenizer tokenizer{std::filesystem::path(options.model_path)};
   std::ios::sync_with_stdio(false);
 
@@ -71,20 +78,21 @@ void tokenize(const Options& options, const CLI::App& command) {
 void add_tokenize_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("tokenize", "Turn text into token ids, or back");
-  command->add_option("--model-path", options->model_path, "Directory with tiktoken.model")
-      ->required();
+  add_model_path(*command, options->model_path, "Directory with tiktoken.model");
   command->add_option("--text", options->text, "The text");
   command->add_flag("--stdin", options->from_stdin, "The text is all of the standard input");
   command->add_flag(
       "--json-lines", options->json_lines,
       "Each line of the standard input is a JSON string; one JSON list of ids a line comes out");
-  command->add_option("--decode", options->decode, "Print the text of these ids: 1,2,3");
+  command->add_option("--decode", options->decode, "Print the text of these ids: 1,2,3")
+      ->type_name("IDS");
   command->add_flag("--specials", options->specials, "Names of special tokens become their ids");
   command->footer(
       "Examples:\n"
       "  halfbyte tokenize --model-path DIR --text 'Hello, world!'\n"
       "  halfbyte tokenize --model-path DIR --stdin <book.txt\n"
-      "  halfbyte tokenize --model-path DIR --decode 19180,11,2695,0");
+      "  halfbyte tokenize --model-path DIR --decode 1,2,3\n"
+      "  halfbyte tokenize tests/golden/tokenizer --decode 39,68,405,78,11,799,0");
   command->callback([options, command] { tokenize(*options, *command); });
 }
 

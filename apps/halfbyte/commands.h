@@ -6,8 +6,6 @@
 
 namespace halfbyte {
 
-constexpr int kMaxThreads = 1024;  // of --threads
-
 void add_bench_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
 void add_convert_command(CLI::App& app);

@@ -6,8 +6,10 @@
 
 #include <CLI/CLI.hpp>
 #include <exception>
+#include <filesystem>
 
 #include "commands.h"
+#include "options.h"
 
 namespace {
 constexpr int kUsageStatus = 2;
@@ -16,7 +18,7 @@ constexpr int kUsageStatus = 2;
 int main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("halfbyte"));  // stdout is for results
   spdlog::set_pattern("%n: %v");
-  CLI::App app{"halfbyte: 4-bit mixture-of-experts language models on CPUs and Hopper GPUs"};
+  CLI::App app{"halfbyte: runs, measures and converts 4-bit mixture-of-experts language models"};
   app.require_subcommand(1);
   app.set_version_flag("--version", HALFBYTE_VERSION);
   // COMMANDS (one line each, in the order of --help)
@@ -34,8 +36,12 @@ int main(int argc, char** argv) {
     return app.exit(error);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    fmt::print(stderr, "halfbyte: {} (--help shows what is possible)\n", error.what());
+    fmt::print(stderr, "halfbyte: {} (--help shows what is possible)\n",
+               halfbyte::usage_message(app, error));
     return kUsageStatus;
+  } catch (const std::filesystem::filesystem_error& error) {  // e.g. a loop of symbolic links
+    fmt::print(stderr, "halfbyte: {}: {}\n", error.path1().string(), error.code().message());
+    return 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "halfbyte: {}\n", error.what());
     return 1;

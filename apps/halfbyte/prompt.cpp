@@ -30,10 +30,11 @@ std::vector<int32_t> encode_prompt(const Tokenizer* tokenizer, std::string_view 
   return tokenizer->encode(text);
 }
 
-std::vector<int64_t> parse_ids(std::string_view text, const std::string& where) {
+std::vector<int64_t> parse_ids(std::string_view text, const std::string& where,
+                               std::string_view what) {
   constexpr const char* kSpace = " \t\r\n";
   if (text.find_first_not_of(kSpace) == std::string_view::npos)
-    throw Error(ErrorKind::kInput, where, "is empty, expected token ids");
+    throw Error(ErrorKind::kInput, where, "is empty, expected numbers as in 1,2,3");
   std::vector<int64_t> ids;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
@@ -44,8 +45,8 @@ std::vector<int64_t> parse_ids(std::string_view text, const std::string& where) 
     const auto [rest, status] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (status != std::errc() || rest != word.data() + word.size())
       throw Error(ErrorKind::kInput, where,
-                  fmt::format("\"{}\" at place {} is no token id, expected numbers as in 1,2,3",
-                              word, ids.size()));
+                  fmt::format("\"{}\" at place {} is no {}, expected numbers as in 1,2,3", word,
+                              ids.size(), what));
     ids.push_back(id);
     begin = end + 1;
   }

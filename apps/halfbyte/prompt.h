@@ -22,8 +22,10 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::filesystem::path& directory
 std::vector<int32_t> encode_prompt(const Tokenizer* tokenizer, std::string_view text,
                                    const std::string& where);
 
-// "1,2,3", spaces around the numbers allowed. Throws Error{kInput} at `where`.
-std::vector<int64_t> parse_ids(std::string_view text, const std::string& where);
+// "1,2,3", spaces around the numbers allowed. Throws Error{kInput} at `where`; `what` is one of
+// them in words.
+std::vector<int64_t> parse_ids(std::string_view text, const std::string& where,
+                               std::string_view what = "token id");
 
 // Throws Error{kInput} at `where`: no ids, an id outside the vocabulary.
 void check_ids(const std::vector<int64_t>& ids, const ModelConfig& config,

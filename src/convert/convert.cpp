@@ -34,9 +34,41 @@ constexpr int64_t kLargestCompanion = 64 << 20;  // tokenizer files and the like
 
 // ---- The output directory: OUT.partial until `commit` -----------------------------------------
 
+Error cannot_be_made(const fs::path& folder, const std::error_code& why) {
+  return {ErrorKind::kInput, folder.string(),
+          fmt::format("cannot be made a directory: {}", why.message())};
+}
+
+// Makes the folders that a path lies in; those that were not there vanish again unless kept.
+class NewFolders {
+ public:
+  explicit NewFolders(const fs::path& path) : NewFolders() {
+    const fs::path parent = path.parent_path();
+    for (fs::path folder = parent; !folder.empty() && !fs::exists(folder);
+         folder = folder.parent_path())
+      made_.push_back(folder);
+    std::error_code error;
+    if (!parent.empty()) fs::create_directories(parent, error);
+    if (error) throw cannot_be_made(parent, error);
+  }
+  NewFolders(const NewFolders&) = delete;
+  NewFolders& operator=(const NewFolders&) = delete;
+  ~NewFolders() {
+    std::error_code ignored;  // somebody else may use them by now
+    for (const fs::path& folder : made_) fs::remove(folder, ignored);
+  }
+  void keep() { made_.clear(); }
+
+ private:
+  // NOTE: delegated to, so that the destructor also runs if the public one throws.
+  NewFolders() = default;
+  std::vector<fs::path> made_;  // the innermost first
+};
+
 class OutputDirectory {
  public:
-  explicit OutputDirectory(const fs::path& out) : out_(plain_name(out)), partial_(out_) {
+  explicit OutputDirectory(const fs::path& out)
+      : out_(plain_name(out)), partial_(out_), parents_(out_) {
     partial_ += ".partial";
     if (fs::exists(fs::symlink_status(out_)) &&
         !(fs::is_directory(fs::symlink_status(out_)) && fs::is_empty(out_)))
@@ -60,6 +92,7 @@ class OutputDirectory {
 
   void commit() {
     fs::rename(partial_, out_);
+    parents_.keep();
     // NOTE: after the rename: OUT.partial without its lock would not be taken for ours.
     fs::remove(out_ / kLockName);
     ::close(std::exchange(lock_, -1));
@@ -88,7 +121,9 @@ class OutputDirectory {
         !(fs::is_directory(fs::symlink_status(partial_)) && fs::is_empty(partial_)))
       throw Error(ErrorKind::kInput, partial_.string(),
                   "is in the way and not from a conversion: remove it, or name another directory");
-    fs::create_directories(partial_);
+    std::error_code error;
+    fs::create_directory(partial_, error);
+    if (error) throw cannot_be_made(out_, error);
     lock_ = ::open((partial_ / kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       if (lock_ >= 0) ::close(lock_);
@@ -98,6 +133,7 @@ class OutputDirectory {
   }
 
   fs::path out_, partial_;
+  NewFolders parents_;
   int lock_ = -1;
 };
 
@@ -242,7 +278,7 @@ class Conversion {
     std::exception_ptr error;
     int64_t failed = std::numeric_limits<int64_t>::max();
     std::atomic<int64_t> next{0};
-    pool_.run([&](int thread) {
+    pool_.share([&](int thread) {
       for (int64_t i = next++; i < static_cast<int64_t>(count); i = next++) {
         try {
           f(static_cast<size_t>(i), scratch_[static_cast<size_t>(thread)]);
@@ -482,17 +518,21 @@ std::string index_json(std::vector<std::pair<std::string, size_t>> shard_of_tens
 ConvertReport convert_checkpoint(const fs::path& in, const fs::path& out,
                                  const ConvertOptions& options) {
   // Everything that can be wrong with the request comes first.
+  check_directory(in);
   const ModelFacts facts = read_model_facts(in / "config.json");
   const Checkpoint checkpoint(in);
   Recipe recipe = plan_recipe(checkpoint, facts, options.recipe);
   recipe.changes.producer_version = options.producer_version;
   const ConfigFiles config = rewrite_config(in / "config.json", recipe.changes);
+  if (options.accept) options.accept(checkpoint, config.config_json);
   const std::vector<Shard> shards = plan_shards(recipe.units, options.max_shard_bytes);
 
   OutputDirectory directory(out);
   ConvertReport report;
   for (const Shard& shard : shards) report.written_bytes += shard.bytes;
   report.shards = static_cast<int64_t>(shards.size());
+  report.layers_left_out = recipe.layers;
+  report.experts_left_out = recipe.experts;
   check_room(directory.path(), report.written_bytes);
 
   Conversion conversion(recipe, options, report);
@@ -522,6 +562,9 @@ std::string report_json(const ConvertReport& report, const ConvertOptions& optio
     return OrderedJson{
         {"exact", counts.exact}, {"recoded", counts.recoded}, {"lossy", counts.lossy}};
   };
+  const auto left_out = [](const LeftOut& what) {
+    return OrderedJson{{"tensors", what.tensors}, {"bytes", what.bytes}};
+  };
   const OrderedJson summary = {{"to", "modelopt-nvfp4"},
                                {"scale", name_of(options.scale)},
                                {"experts_only", options.recipe.experts_only},
@@ -530,6 +573,8 @@ std::string report_json(const ConvertReport& report, const ConvertOptions& optio
                                {"shards", report.shards},
                                {"copied_tensors", report.copied_tensors},
                                {"copied_bytes", report.copied_bytes},
+                               {"layers_left_out", left_out(report.layers_left_out)},
+                               {"experts_left_out", left_out(report.experts_left_out)},
                                {"mxfp4_blocks_of_16", counts_of(all)}};
   std::string text = "{\"summary\": " + summary.dump() + ",\n\"matrices\": [";
   const char* comma = "\n";

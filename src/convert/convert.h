@@ -28,6 +28,9 @@ struct ConvertOptions {
   int threads = 0;  // 0: as many as the process may run on
   int64_t max_shard_bytes = 4'000'000'000;
   std::string producer_version = "halfbyte";
+  // Called once, before anything is written, with the config.json of the result; throws Error to
+  // refuse a source whose result could not be run. Empty: what recipe.h asks for is enough.
+  std::function<void(const Checkpoint& source, const std::string& config_json)> accept;
   std::function<void(int64_t done_bytes, int64_t total_bytes)>
       progress;  // any thread; may be empty
 };
@@ -46,6 +49,7 @@ struct ConvertReport {
   std::vector<ConvertedMatrix> matrices;  // in the order of the output
   int64_t copied_tensors = 0;
   int64_t copied_bytes = 0;
+  LeftOut layers_left_out, experts_left_out;
   int64_t read_bytes = 0;  // of the tensors that were kept
   int64_t written_bytes = 0;
   int64_t shards = 0;
@@ -53,9 +57,9 @@ struct ConvertReport {
 
 // Throws Error before anything is written if OUT exists and is not empty, if OUT.partial is there
 // and not from a conversion, if another conversion writes there, if the disk has too little room,
-// or if the input is not what recipe.h says; and
-// Error{kInput} naming tensor and index for a weight that is not finite or an MXFP4 scale that is
-// NaN. After an Error nothing is left behind.
+// if the input is not what recipe.h says, or if `accept` refuses it; and Error{kInput} naming
+// tensor and index for a weight that is not finite or an MXFP4 scale that is NaN. After an Error
+// nothing is left behind, not even a folder above OUT that was made for it.
 ConvertReport convert_checkpoint(const std::filesystem::path& in, const std::filesystem::path& out,
                                  const ConvertOptions& options);
 

@@ -274,8 +274,15 @@ Recipe plan_recipe(const Checkpoint& checkpoint, const ModelFacts& facts,
   Recipe recipe;
   std::map<std::string, int, std::less<>> experts_of_bank;
   std::string_view last_module;
+  const auto leave_out = [](const StoredTensor& tensor, LeftOut& left_out) {
+    ++left_out.tensors;
+    left_out.bytes += static_cast<int64_t>(tensor.bytes.size());
+  };
   for (const StoredTensor* tensor : checkpoint.tensors()) {
-    if (layer_of(tensor->name).value_or(0) >= num_layers) continue;
+    if (layer_of(tensor->name).value_or(0) >= num_layers) {
+      leave_out(*tensor, recipe.layers);
+      continue;
+    }
     if (const auto expert = parse_expert(tensor->name)) {
       if (const auto number = expert->module.substr(expert->bank.size() + 1);
           number != std::to_string(expert->expert))
@@ -284,7 +291,10 @@ Recipe plan_recipe(const Checkpoint& checkpoint, const ModelFacts& facts,
       if (expert->expert >= facts.num_experts)
         fail(*tensor, fmt::format("is of expert {}, but num_experts is {}", expert->expert,
                                   facts.num_experts));
-      if (expert->expert >= num_experts) continue;
+      if (expert->expert >= num_experts) {
+        leave_out(*tensor, recipe.experts);
+        continue;
+      }
       // `weight_shape` repeats what the packed tensor's shape says.
       if (expert->part != "weight" && expert->part != "weight_packed" &&
           expert->part != "weight_scale" && expert->part != "weight_shape")

@@ -56,8 +56,15 @@ inline constexpr size_t kOutputsPerProjection = 4;
 std::vector<TensorSpec> outputs_of(const Unit& unit);
 int64_t bytes_of(const TensorSpec& tensor);
 
+// Tensors of the source that the result does not have.
+struct LeftOut {
+  int64_t tensors = 0, bytes = 0;
+};
+
 struct Recipe {
   std::vector<Unit> units;  // by name, numbers in their order
+  LeftOut layers;           // beyond --num-layers, or num_hidden_layers
+  LeftOut experts;          // beyond --keep-experts
   ConfigChanges changes;    // all but the producer's version
 };
 

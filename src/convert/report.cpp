@@ -31,6 +31,11 @@ std::string report_table(const ConvertReport& report) {
                         fmt::format("{:.1f} M values", 1e-6 * static_cast<double>(row.elements)));
   text += fmt::format("{:<24}{:>10}{:>16}\n", "as stored", report.copied_tensors,
                       format_bytes(report.copied_bytes));
+  for (const auto& [what, left_out] : {std::pair{"layers left out", report.layers_left_out},
+                                       std::pair{"experts left out", report.experts_left_out}})
+    if (left_out.tensors > 0)
+      text +=
+          fmt::format("{:<24}{:>10}{:>16}\n", what, left_out.tensors, format_bytes(left_out.bytes));
   text +=
       fmt::format("{} read, {} written, {} file{}\n", format_bytes(report.read_bytes),
                   format_bytes(report.written_bytes), report.shards, report.shards == 1 ? "" : "s");

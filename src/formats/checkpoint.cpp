@@ -19,6 +19,19 @@ namespace fs = std::filesystem;
 namespace {
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
+// The files that an index names, sorted.
+std::vector<std::string> files_of(const JsonDocument& index) {
+  std::set<std::string, std::less<>> distinct;
+  index.root().get("weight_map").for_each_member([&](std::string_view tensor, const Json& file) {
+    const std::string_view name = file.string();
+    if (distinct.count(name)) return;
+    if (fs::path(name).filename() != fs::path(name) || fs::path(name).extension().empty())
+      file.fail(fmt::format("tensor {}: \"{}\" is not a file name", tensor, name));
+    distinct.emplace(name);
+  });
+  return {distinct.begin(), distinct.end()};
+}
+
 // Files of the directory called *.safetensors, sorted.
 std::vector<std::string> list_shards(const fs::path& directory) {
   std::vector<std::string> names;
@@ -48,34 +61,36 @@ std::optional<std::string> find_absent_shard(const std::vector<std::string>& nam
 }
 }  // namespace
 
+void check_directory(const fs::path& checkpoint) {
+  if (!fs::is_directory(checkpoint))
+    throw Error(ErrorKind::kInput, checkpoint.string(),
+                "is not a directory; expected a checkpoint's directory");
+}
+
 Checkpoint::Checkpoint(const fs::path& directory, std::vector<Error>* problems)
     : directory_(directory) {
   const auto report = [&](const Error& error) {
     if (problems == nullptr) throw error;
     problems->push_back(error);
   };
-  if (!fs::is_directory(directory))
-    throw Error(ErrorKind::kInput, directory.string(),
-                "is not a directory; expected a checkpoint's directory");
+  check_directory(directory);
 
   // Which files.
   const fs::path index_path = directory / kIndexName;
   std::optional<JsonDocument> index;
   std::vector<std::string> names;
   if (fs::exists(index_path)) {
-    index = JsonDocument::from_file(index_path);
-    std::set<std::string, std::less<>> distinct;
-    index->root().get("weight_map").for_each_member([&](std::string_view tensor, const Json& file) {
-      const std::string_view name = file.string();
-      if (distinct.count(name)) return;
-      if (fs::path(name).filename() != fs::path(name) || fs::path(name).extension().empty())
-        file.fail(fmt::format("tensor {}: \"{}\" is not a file name", tensor, name));
-      distinct.emplace(name);
-    });
-    names.assign(distinct.begin(), distinct.end());
-  } else if (fs::exists(directory / "model.safetensors")) {
+    try {
+      index = JsonDocument::from_file(index_path);
+      names = files_of(*index);
+    } catch (const Error& error) {
+      report(error);
+      index.reset();  // what lies there can be looked at without it
+    }
+  }
+  if (!index && fs::exists(directory / "model.safetensors")) {
     names = {"model.safetensors"};
-  } else {
+  } else if (!index) {
     names = list_shards(directory);
     if (const auto absent = find_absent_shard(names))
       report(Error(ErrorKind::kInput, (directory / *absent).string(), "shard is missing"));

@@ -16,6 +16,8 @@
 
 namespace halfbyte {
 
+void check_directory(const std::filesystem::path& checkpoint);  // throws Error{kInput}
+
 class Checkpoint {
  public:
   // Throws the first Error. With `problems` it throws only if there is nothing to look at, appends

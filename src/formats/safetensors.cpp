@@ -109,6 +109,16 @@ std::string StoredTensor::where() const {
   return fmt::format("{}: tensor {}", file != nullptr ? file->path().string() : "", name);
 }
 
+void check_aligned(const StoredTensor& tensor) {
+  const auto offset = tensor.bytes.data() - tensor.file->bytes().data();  // mapped at a page
+  if (offset % dtype_bytes(tensor.dtype) != 0)
+    throw Error(ErrorKind::kInput, tensor.where(),
+                fmt::format("begins at byte {} of the file, not at a multiple of {}: rewriting the "
+                            "file with any current safetensors writer mends it (the format asks "
+                            "for a header that ends at a multiple of 8)",
+                            offset, dtype_bytes(tensor.dtype)));
+}
+
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : file_(std::make_unique<MappedFile>(path)) {
   const Header header = read_header(*file_);

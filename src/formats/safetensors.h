@@ -40,6 +40,10 @@ struct StoredTensor {
   }
 };
 
+// Throws Error{kInput} unless the tensor begins at a multiple of its element's size: for those that
+// are read in place. Writers of today see to it; a file of others can be read byte by byte.
+void check_aligned(const StoredTensor& tensor);
+
 class SafetensorsFile {
  public:
   static constexpr size_t kMaxHeaderBytes = 512u << 20;

@@ -66,17 +66,6 @@ void check_is_matrix(const StoredTensor& tensor) {
     fail(tensor, fmt::format("has shape {}, expected a matrix", shape_of(tensor)));
 }
 
-// Kernels read fp32 and BF16 in place.
-void check_aligned(const StoredTensor& tensor) {
-  if (reinterpret_cast<uintptr_t>(tensor.bytes.data()) %
-          static_cast<uintptr_t>(dtype_bytes(tensor.dtype)) !=
-      0)
-    fail(tensor,
-         fmt::format("begins at byte {} of its file, not a multiple of {}: save it again "
-                     "with tensors ordered by element size",
-                     tensor.bytes.data() - tensor.file->bytes().data(), dtype_bytes(tensor.dtype)));
-}
-
 void refuse_leftover(const StoredTensor* leftover, const StoredTensor& beside) {
   if (leftover != nullptr)
     fail(*leftover, fmt::format("does not go with {} ({}): the matrix is stored twice, or in two "

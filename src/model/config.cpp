@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "formats/checkpoint.h"
 #include "halfbyte/error.h"
 #include "ops/router.h"
 
@@ -251,6 +252,7 @@ MoeConfig read_moe(const Json& text) {
                             moe.chosen_groups, size * moe.chosen_groups, moe.top_k));
     only_flag(text, "use_grouped_topk", true);
   }
+  flag_of(text, "use_grouped_topk", true);  // with one group it changes nothing, but is a flag
   moe.renormalise = text.get("moe_renormalize").boolean();
   moe.scale = positive(text.get("routed_scaling_factor"));
   return moe;
@@ -305,11 +307,13 @@ ModelConfig parse_model_config(const Json& root) {
                             blocks, Ops::kMaxCandidates - 1));
   }
 
-  // eos may be a list in generation configs; here only the plain form says something.
+  // Lists are for generation configs to choose from; here only the plain form says something.
   const auto token = [&](std::string_view key) -> std::optional<int> {
     const auto value = text.find_value(key);
-    if (!value || value->type() != Json::Type::kInteger) return std::nullopt;
-    return count_at(*value, 0, config.vocab_size - 1);
+    if (!value) return std::nullopt;
+    if (value->type() != Json::Type::kArray) return count_at(*value, 0, config.vocab_size - 1);
+    for (const Json& id : value->elements()) count_at(id, 0, config.vocab_size - 1);
+    return std::nullopt;
   };
   config.bos_token = token("bos_token_id");
   config.eos_token = token("eos_token_id");
@@ -323,6 +327,7 @@ ModelConfig parse_model_config(const Json& root) {
 }
 
 ModelConfig read_model_config(const std::filesystem::path& directory) {
+  check_directory(directory);
   return parse_model_config(JsonDocument::from_file(directory / "config.json").root());
 }
 

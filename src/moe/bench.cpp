@@ -9,6 +9,7 @@
 #include <functional>
 #include <random>
 
+#include "base/memory.h"
 #include "halfbyte/error.h"
 #include "moe/bench_weights.h"
 #include "moe/cost.h"
@@ -49,6 +50,13 @@ std::vector<int> parse_sizes(std::string_view text, size_t count) {
   return sizes.size() == count ? sizes : std::vector<int>{};
 }
 
+double bytes_of_weight(WeightFormat format) {
+  return format == WeightFormat::kF32        ? 4
+         : format == WeightFormat::kBf16     ? 2
+         : format == WeightFormat::kFp8Block ? 1
+                                             : 9.0 / 16;
+}
+
 // What one call must move and compute.
 struct Call {
   double bytes = 0, flops = 0;
@@ -84,7 +92,7 @@ BenchLine measure(Roof& roof, const BenchOptions& options, const std::function<C
   line.seconds = spread_of(seconds);
   line.bytes = spread_of(bytes).median;
   line.flops = spread_of(flops).median;
-  line.probe = spread_of(probes).median;
+  line.probes = spread_of(probes);
   line.peak = spread_of(peaks).median;
   line.of_probe = spread_of(of_probe).median;
   line.of_roof = spread_of(of_roof).median;
@@ -92,6 +100,12 @@ BenchLine measure(Roof& roof, const BenchOptions& options, const std::function<C
 }
 
 }  // namespace
+
+bool is_disturbed(const BenchLine& line) {
+  constexpr double kSpread = 1.25, kShare = 1.03;
+  return line.probes.p90 > kSpread * line.probes.p10 || line.of_probe > kShare ||
+         line.of_roof > kShare;
+}
 
 BenchShape find_bench_shape(std::string_view name) {
   const std::array<BenchShape, 8> known = {{
@@ -110,7 +124,7 @@ BenchShape find_bench_shape(std::string_view name) {
   if (sizes.empty())
     throw Error(ErrorKind::kInput, "shape",
                 fmt::format("\"{}\": expected k3, k3-tp4, k3-tp8, k3-ep8, kimi-k2, kimi-linear, "
-                            "qwen3-30b, gpt-oss or HIDDENxINTERMEDIATExEXPERTSxTOP_K",
+                            "qwen3-30b, gpt-oss or LATENTxINNERxEXPERTSxTOP_K",
                             name));
   return {std::string(name), shape_of(sizes[0], sizes[1], sizes[2], sizes[3], kSwiglu)};
 }
@@ -131,6 +145,11 @@ std::vector<BenchLine> bench_moe(CpuDevice& device, const BenchShape& shape,
   const MoeShape& moe = shape.moe;
   const auto plan = plan_moe(moe, {.max_tokens = most_tokens}, device);
   const size_t expert_bytes = plan->layout().expert_bytes;
+  const double widths = 4.0 * most_tokens * moe.hidden;  // x and y
+  require_memory("bench moe",
+                 static_cast<double>(plan->layout().packed_bytes + plan->workspace_bytes()) +
+                     static_cast<double>(2 * expert_bytes + Roof::kProbeBytes) + widths,
+                 "fewer --experts or --tokens");
   std::mt19937_64 random(1);
 
   // One expert packed, the others copies in memory of their own: reading cannot tell.
@@ -172,6 +191,10 @@ std::vector<BenchLine> bench_moe(CpuDevice& device, const BenchShape& shape,
 
 std::vector<BenchLine> bench_dense(CpuDevice& device, const DenseShape& shape,
                                    const BenchOptions& options) {
+  const double matrix_bytes =
+      static_cast<double>(shape.width) * shape.inner * bytes_of_weight(shape.weights);
+  require_memory("bench dense", 4 * matrix_bytes + static_cast<double>(Roof::kProbeBytes),
+                 "a smaller --shape");
   std::mt19937_64 random(1);
   std::vector<std::unique_ptr<Linear>> matrices;
   for (int i = 0; i < 3; ++i) {

@@ -24,7 +24,7 @@ struct BenchShape {
 
 // "k3" (a layer of Kimi K3), "k3-tp4" and "k3-tp8" (a quarter, an eighth of the width of each of
 // its experts), "k3-ep8" (an eighth of its experts), "kimi-k2", "kimi-linear", "qwen3-30b",
-// "gpt-oss", or LxFxExK. Throws Error{kInput}.
+// "gpt-oss", or LxFxExK (docs/architecture.md). Throws Error{kInput}.
 BenchShape find_bench_shape(std::string_view name);
 
 struct BenchOptions {
@@ -41,13 +41,18 @@ struct BenchLine {
   int repetitions = 0;
   Spread seconds;
   double bytes = 0, flops = 0;  // of one call, medians
-  double probe = 0;             // bytes a second, median of the readings beside the calls
+  Spread probes;                // bytes a second, of the readings beside the calls
   double peak = 0;              // operations a second
   double of_probe = 0;          // median of bandwidth / probe, each call with its own reading
   double of_roof = 0;           // median of max(bytes/probe, flops/peak) / seconds
 };
 
-// `shape.moe.num_experts` experts are held in memory.
+// Whether other work on the machine has spoilt a line: the probe varied by more than a quarter, or
+// a share is above 103 %, so that the limits were measured at other times than the calls.
+bool is_disturbed(const BenchLine& line);
+
+// `shape.moe.num_experts` experts are held in memory. Throws Error{kResource} if there is too
+// little.
 std::vector<BenchLine> bench_moe(CpuDevice& device, const BenchShape& shape,
                                  const BenchOptions& options);
 

@@ -32,6 +32,7 @@ const StoredTensor& get_tensor(const SafetensorsFile& file, const std::string& n
     refuse(file, name, fmt::format("dtype {} is not expected here", name_of(tensor.dtype)));
   if (tensor.shape.size() != rank)
     refuse(file, name, fmt::format("{} dimensions: expected {}", tensor.shape.size(), rank));
+  check_aligned(tensor);
   return tensor;
 }
 
@@ -39,6 +40,7 @@ float get_scalar(const SafetensorsFile& file, const std::string& name) {
   const StoredTensor& tensor = file.get(name);
   if (tensor.dtype != DType::kF32 || tensor.elements() != 1)
     refuse(file, name, "expected one F32 number");
+  check_aligned(tensor);
   return *tensor.as<float>();
 }
 
@@ -83,6 +85,8 @@ Activation read_activation(const SafetensorsFile& file) {
   params->for_each_member([](std::string_view key, const Json& value) {
     if (std::find(kParameters.begin(), kParameters.end(), key) == kParameters.end())
       value.fail(fmt::format("is not known, expected {}", fmt::join(kParameters, ", ")));
+    if (value.is_null() && key != "linear_beta")
+      value.fail("is null, expected a number; without the key the default counts");
   });
   // A key that is there and null means "none" for linear_beta.
   if (const auto value = params->find("linear_beta"); value && value->is_null())

@@ -1,6 +1,7 @@
 // One MoE operation in a safetensors file: the layout of tests/golden/moe-op.
 //
-//   metadata "case"   JSON: "activation", "params" {beta, linear_beta, alpha, limit, up_bias}
+//   metadata "case"   JSON: "activation", "params" {beta, linear_beta, alpha, limit, up_bias}, all
+//                     numbers; linear_beta may be null, which is "none" and not its default
 //   hidden            BF16 or F32 (T, L)
 //   topk_ids          I32 (T, K); topk_weights F32 (T, K)
 //   experts.E.w1|gate_proj, .w3|up_proj, .w2|down_proj: `.weight` U8 with `.weight_scale` F8_E4M3

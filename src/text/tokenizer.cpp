@@ -44,12 +44,16 @@ bool Tokenizer::is_in(const fs::path& directory) {
 Tokenizer::Tokenizer(const fs::path& directory)
     : Tokenizer(BytePairEncoding::parse(read_text(directory / "tiktoken.model"),
                                         (directory / "tiktoken.model").string()),
-                read_added_tokens(directory / "tokenizer_config.json")) {}
+                read_added_tokens(directory / "tokenizer_config.json"),
+                (directory / "tokenizer_config.json").string()) {}
 
-Tokenizer::Tokenizer(BytePairEncoding ranks, const std::map<int32_t, SpecialToken>& named)
-    : ranks_(std::move(ranks)), specials_(kReservedSlots) {
-  const auto fail = [](const std::string& message) {
-    throw Error(ErrorKind::kInput, "tokenizer_config.json: added_tokens_decoder", message);
+Tokenizer::Tokenizer(BytePairEncoding ranks, const std::map<int32_t, SpecialToken>& named,
+                     const std::string& names_file)
+    : names_where_(names_file + ": added_tokens_decoder"),
+      ranks_(std::move(ranks)),
+      specials_(kReservedSlots) {
+  const auto fail = [&](const std::string& message) {
+    throw Error(ErrorKind::kInput, names_where_, message);
   };
   if (!named.empty() && named.begin()->first < ranks_.size())
     fail(fmt::format("id {} ({}) is one of the {} ranks of tiktoken.model", named.begin()->first,
@@ -76,7 +80,7 @@ int32_t Tokenizer::get_special(std::string_view name) const {
   std::vector<std::string_view> names;
   for (const SpecialToken& token : specials_)
     if (!token.name.starts_with("<|reserved_token_")) names.push_back(token.name);
-  throw Error(ErrorKind::kInput, "tokenizer_config.json: added_tokens_decoder",
+  throw Error(ErrorKind::kInput, names_where_,
               fmt::format("{} is missing; there is: {}", name,
                           names.empty() ? "nothing" : fmt::format("{}", fmt::join(names, " "))));
 }

@@ -36,7 +36,9 @@ class Tokenizer {
   // tokenizer_config.json may be missing: all slots then have their reserved names.
   // Throws Error{kInput} with file and line or key.
   explicit Tokenizer(const std::filesystem::path& directory);
-  Tokenizer(BytePairEncoding ranks, const std::map<int32_t, SpecialToken>& named);
+  // `names_file` is where `named` comes from, for messages.
+  Tokenizer(BytePairEncoding ranks, const std::map<int32_t, SpecialToken>& named,
+            const std::string& names_file = "tokenizer_config.json");
 
   int32_t vocab_size() const { return ranks_.size() + kReservedSlots; }
   bool is_special(int32_t id) const { return id >= ranks_.size(); }
@@ -60,6 +62,7 @@ class Tokenizer {
   friend class TokenStream;
   void encode_ordinary(std::string_view slice, std::vector<int32_t>& ids) const;
 
+  std::string names_where_;  // "DIR/tokenizer_config.json: added_tokens_decoder"
   BytePairEncoding ranks_;
   std::vector<SpecialToken> specials_;  // (kReservedSlots)
   std::map<std::string, int32_t, std::less<>> special_ids_;

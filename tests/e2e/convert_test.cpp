@@ -9,12 +9,13 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <thread>
 
 #include "support/craft.h"
+#include "support/edited_model.h"
 #include "support/process.h"
 #include "support/temp_directory.h"
+#include "support/tiny_model.h"
 
 namespace halfbyte {
 namespace {
@@ -44,7 +45,7 @@ TEST(ConvertCommand, SaysWhatIsWrongInOneLine) {
   const std::string out = (directory / "out").string();
   ProcessResult result = run_halfbyte({"convert", (directory / "absent").string(), out});
   EXPECT_EQ(result.status, 1);
-  EXPECT_NE(result.err.find("absent/config.json"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("absent: is not a directory"), std::string::npos) << result.err;
   result = run_halfbyte({"convert", HALFBYTE_TEST_DATA "/k3-tiny-nvfp4", out});
   EXPECT_EQ(result.status, 1);
   EXPECT_NE(result.err.find("quantised already"), std::string::npos) << result.err;
@@ -58,31 +59,81 @@ TEST(ConvertCommand, SaysWhatIsWrongInOneLine) {
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
+// A conversion succeeds only if `inspect` has nothing against the result; else nothing is written,
+// not even the folders above it.
+TEST(ConvertCommand, RefusesWhatInspectWouldRefuseAfterwards) {
+  const std::string layer = "language_model.model.layers.3.";
+  const auto expect = [](auto&& change, const std::string& part) {
+    EditedModel model("k3-tiny-bf16");
+    change(model);
+    const std::string in = model.write().string();
+    TempDirectory directory;
+    const std::string out = (directory / "new/folder/out").string();
+    const std::string report = (directory / "report.json").string();
+    const ProcessResult result = run_halfbyte({"convert", in, out, "--report", report});
+    EXPECT_EQ(result.status, 1) << part;
+    EXPECT_NE(result.err.find(part), std::string::npos) << result.err << "expected: " << part;
+    EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+    EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << part;
+  };
+  expect([&](EditedModel& m) { m.erase(layer + "self_attn.o_proj.weight"); },
+         "tensor " + layer + "self_attn.o_proj.weight is missing\n");
+  expect(
+      [](EditedModel& m) {
+        std::erase_if(m.tensors, [](const CraftedTensor& tensor) {
+          return tensor.name.find(".experts.") != std::string::npos;
+        });
+      },
+      "has no routed experts");
+  expect([](EditedModel& m) { m.config["text_config"]["num_experts_per_token"] = 9; },
+         "num_experts_per_token: is 9, more than num_experts = 8");
+  for (const std::string name : {"self_attn.q_a_proj.weight", "block_sparse_moe.gate.weight",
+                                 "block_sparse_moe.experts.1.w2.weight"})
+    expect([&](EditedModel& m) { m.at(layer + name).dtype = DType::kF16; },
+           "tensor " + layer + name + ": is F16; halfbyte runs");
+  // Found only while it is written.
+  expect([&](EditedModel& m) { m.set<uint16_t>(layer + "self_attn.q_a_proj.weight", 9, 0x7F80); },
+         "the value [0, 9] is inf");
+}
+
+// F32 experts cannot be run as they are; NVFP4 ones can.
+TEST(ConvertCommand, ConvertsF32ExpertsAndSaysWhatItLeavesOut) {
+  EditedModel model("k3-tiny-bf16");
+  for (CraftedTensor& tensor : model.tensors) {
+    if (tensor.name.find(".experts.") == std::string::npos) continue;
+    std::string wide;
+    for (size_t i = 0; i < tensor.bytes.size(); i += 2) {
+      wide.append(2, '\0');
+      wide.append(tensor.bytes, i, 2);
+    }
+    tensor.bytes = wide;
+    tensor.dtype = DType::kF32;
+  }
+  model.tensors.push_back(
+      {"language_model.model.layers.9.self_attn.q_proj.weight", DType::kBf16, {2, 2}, ""});
+  const std::string in = model.write().string();
+  TempDirectory directory;
+  const std::string out = (directory / "out").string();
+  const ProcessResult result = run_halfbyte({"convert", in, out, "--keep-experts", "4"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_NE(result.out.find("layers left out                  1             8 B"),
+            std::string::npos)
+      << result.out;
+  const auto report = nlohmann::json::parse(read_text(out + ".report.json"));
+  EXPECT_EQ(report["summary"]["layers_left_out"]["tensors"], 1);
+  EXPECT_EQ(report["summary"]["layers_left_out"]["bytes"], 8);
+  EXPECT_EQ(report["summary"]["experts_left_out"]["tensors"], 8 * 4 * 3);
+  EXPECT_EQ(report["summary"]["experts_left_out"]["bytes"], 8 * 4 * 3 * 64 * 32 * 4);
+  const ProcessResult inspected = run_halfbyte({"inspect", out});
+  EXPECT_EQ(inspected.status, 0) << inspected.out;
+}
+
 // A checkpoint that takes about a second with one thread and --scale mse: six layers of eight
 // experts, 64 x 512 each matrix.
 void write_slow_checkpoint(const std::filesystem::path& directory) {
-  std::filesystem::create_directory(directory);
-  write_text(directory / "config.json",
-             R"({"num_hidden_layers": 6, "num_experts": 8, "num_experts_per_token": 2})");
-  std::mt19937 random(5);
-  std::vector<CraftedTensor> tensors;
-  for (int layer = 0; layer < 6; ++layer)
-    for (int expert = 0; expert < 8; ++expert)
-      for (const std::string name : {"w1", "w2", "w3"}) {
-        CraftedTensor tensor{"model.layers." + std::to_string(layer) +
-                                 ".block_sparse_moe.experts." + std::to_string(expert) + "." +
-                                 name + ".weight",
-                             DType::kBf16,
-                             {name == "w2" ? 512 : 64, name == "w2" ? 64 : 512},
-                             ""};
-        for (int i = 0; i < 512 * 64; ++i) {
-          const auto bits = static_cast<uint16_t>(0x3C00 + random() % 0x300 + (random() % 2 << 15));
-          tensor.bytes += static_cast<char>(bits & 255);
-          tensor.bytes += static_cast<char>(bits >> 8);
-        }
-        tensors.push_back(std::move(tensor));
-      }
-  write_safetensors(directory / "model.safetensors", tensors);
+  nlohmann::ordered_json config = golden_config("kimi-linear-tiny");
+  config["moe_intermediate_size"] = 512;
+  write_tiny_model(directory, config, 5);
 }
 
 pid_t start_converting(const std::string& in, const std::string& out) {

@@ -58,6 +58,21 @@ TEST(MoeCommand, BadInputIsOneLine) {
   }
 }
 
+TEST(BenchCommand, WhatCannotBeMeasuredIsRefusedBeforeItIsAllocated) {
+  const auto expect_refused = [](const std::vector<std::string>& words, const std::string& part) {
+    const ProcessResult result = run_halfbyte(words);
+    EXPECT_EQ(result.status, 1);
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+    EXPECT_NE(result.err.find(part), std::string::npos) << result.err;
+  };
+  expect_refused({"bench", "moe", "--shape", "k3", "--experts", "10000000"},
+                 "bench moe: needs 186 TB of memory");
+  expect_refused({"bench", "dense", "--shape", "10000000x1000000"}, "bench dense: needs");
+  expect_refused({"bench", "moe", "--tokens", "1,,2"}, "--tokens: \"\" at place 1 is no number");
+  expect_refused({"bench", "moe", "--tokens", "1,65537"},
+                 "--tokens: is 65537, expected 1 to 65536");
+}
+
 TEST(BenchCommand, JsonRecordsCarryDeviceVersionAndTheRoof) {
   const ProcessResult result =
       run_halfbyte({"bench", "moe", "--shape", "64x32x4x2", "--tokens", "1,3", "--repetitions", "3",
@@ -74,6 +89,7 @@ TEST(BenchCommand, JsonRecordsCarryDeviceVersionAndTheRoof) {
   for (const nlohmann::json& record : records) {
     EXPECT_GT(record["seconds"].get<double>(), 0);
     EXPECT_GT(record["probe_bytes_per_s"].get<double>(), 0);
+    EXPECT_TRUE(record["busy"].is_boolean());
     EXPECT_GT(record["peak_flops_per_s"].get<double>(), 0);
     EXPECT_FALSE(record["version"].get<std::string>().empty());
     EXPECT_NE(record["device"].get<std::string>().find("1 thread"), std::string::npos);

@@ -46,6 +46,15 @@ TEST(RunCommand, GreedyIdsAreTheGoldenOnes) {
   }
 }
 
+TEST(RunCommand, TheAnswerIsWholeBeforeTheSpeedAlsoInOneFile) {
+  const ProcessResult result = run_halfbyte(
+      {"run", kModel, "--ids", "1,2,3", "--max-new-tokens", "4"}, "", Streams::kTogether);
+  EXPECT_EQ(result.status, 0);
+  const size_t end = result.out.find('\n');
+  EXPECT_EQ(result.out.find_first_not_of("0123456789,"), end) << result.out;
+  EXPECT_EQ(result.out.compare(end + 1, 7, "prompt "), 0) << result.out;
+}
+
 TEST(RunCommand, TheSameSeedGivesTheSameIds) {
   const auto with_seed = [](const std::string& seed) {
     return run_halfbyte({"run", "--model-path", kModel, "--ids", "1,2,3", "--max-new-tokens", "12",
@@ -68,7 +77,7 @@ TEST(RunCommand, WhatIsWrongIsSaidInOneLine) {
   expect_refused(with({"--prompt", "x"}), "--prompt: text needs a tokenizer");
   expect_refused(with({"--ids", "1,512"}), "id 512 at place 1 is outside the vocabulary");
   expect_refused(with({"--ids", "-1"}), "id -1 at place 0 is outside the vocabulary");
-  expect_refused(with({"--ids", ""}), "--ids: is empty, expected token ids");
+  expect_refused(with({"--ids", ""}), "--ids: is empty, expected numbers");
   expect_refused(with({"--ids", "1,,2"}), "--ids: \"\" at place 1 is no token id");
   expect_refused(with({"--ids", "1,2,"}), "--ids: \"\" at place 2 is no token id");
   expect_refused(with({"--ids", "0x10"}), "--ids: \"0x10\" at place 0 is no token id");
@@ -77,7 +86,7 @@ TEST(RunCommand, WhatIsWrongIsSaidInOneLine) {
   expect_refused(with({"--ids", "1", "--temperature", "-1"}), "temperature: is -1");
   expect_refused({"run", "--model-path", kModel, "--ids", "1", "--device", "abacus"},
                  "unknown device");
-  expect_refused({"run", "--model-path", "/nowhere", "--ids", "1"}, "/nowhere/config.json");
+  expect_refused({"run", "--model-path", "/nowhere", "--ids", "1"}, "/nowhere: is not a directory");
 }
 
 TEST(LogitsCommand, WhatIsWrongIsSaidBeforeTheWork) {
@@ -271,6 +280,7 @@ TEST(TokenizeCommand, ThereAndBack) {
   EXPECT_NE(run_halfbyte(with({"--stdin", "--specials"}), text).out, ids.out);
   EXPECT_EQ(run_halfbyte(with({"--json-lines"}), "\"a\"\n\"\\u00e9\"\n").status, 0);
   expect_refused(base, "one of --text, --stdin, --json-lines and --decode is needed");
+  expect_refused(with({"--text", "a", "--decode", "1"}), "--text and --decode cannot go together");
   expect_refused(with({"--decode", "99999"}), "99999 is outside the vocabulary");
 }
 

@@ -11,8 +11,11 @@ struct ProcessResult {
   std::string out, err;
 };
 
-// HALFBYTE_BINARY with these arguments and `input` as its standard input.
-ProcessResult run_halfbyte(const std::vector<std::string>& arguments,
-                           const std::string& input = {});
+enum class Streams { kApart, kTogether };
+
+// HALFBYTE_BINARY with these arguments and `input` as its standard input. Together: both outputs go
+// into one file, `out`.
+ProcessResult run_halfbyte(const std::vector<std::string>& arguments, const std::string& input = {},
+                           Streams streams = Streams::kApart);
 
 }  // namespace halfbyte

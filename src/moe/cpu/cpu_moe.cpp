@@ -303,7 +303,7 @@ class Chunk {
     const int64_t item = output_item(slots);
     const int64_t items = (expert_.down.tiles + item - 1) / item;
     std::atomic<int64_t> next{0};
-    pool_.run([&](int thread) {
+    pool_.share([&](int thread) {
       float* out = work_.out + static_cast<size_t>(thread) * work_.out_floats;
       for (int64_t i = next++; i < items; i = next++) {
         const int64_t tile = i * item;

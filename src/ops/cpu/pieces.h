@@ -18,7 +18,7 @@ void for_pieces(ThreadPool& pool, int64_t count, int64_t cost, F&& f) {
     return;
   }
   std::atomic<int64_t> next{0};
-  pool.run([&](int thread) {
+  pool.share([&](int thread) {
     for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < count;
          i = next.fetch_add(1, std::memory_order_relaxed))
       f(i, thread);

@@ -31,6 +31,40 @@ TEST(ThreadPool, EveryIndexOnceForAnyNumberOfThreads) {
   }
 }
 
+// Who came is waited for, who did not is not called afterwards.
+TEST(ThreadPool, ShareWaitsOnlyForThoseThatCame) {
+  ThreadPool pool(3);
+  std::atomic<int> left{2000}, calls{0};
+  for (int round = 0; round < 2000; ++round) {
+    const int before = left;
+    std::atomic<int> inside{0};
+    pool.share([&](int) {
+      ++inside;
+      ++calls;
+      if (left > before - 1) left = before - 1;
+      --inside;
+    });
+    ASSERT_EQ(inside, 0) << "somebody is inside after the call";
+    ASSERT_EQ(left, before - 1);
+  }
+  EXPECT_GE(calls, 2000);
+  EXPECT_LE(calls, 6000);
+  std::atomic<int> ran{0};
+  pool.run([&](int) { ++ran; });
+  EXPECT_EQ(ran, 3) << "run, after calls that some may have missed, is for every thread";
+}
+
+// More threads than any machine here has processors: most are put aside while others work.
+TEST(ThreadPool, ManyThreadsTakeShortWorkWithoutWaitingForEachOther) {
+  ThreadPool pool(64);
+  std::atomic<int64_t> sum{0};
+  const auto began = std::chrono::steady_clock::now();
+  for (int round = 0; round < 500; ++round)
+    pool.parallel_for(100, [&](int64_t i) { sum.fetch_add(i, std::memory_order_relaxed); });
+  EXPECT_EQ(sum, 500 * 4950);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
+}
+
 // On any thread, the caller's among them; and the pool works on.
 TEST(ThreadPool, ThrowsToTheCallerWhenAllAreDone) {
   for (const int threads : {1, 2, 5}) {

@@ -16,6 +16,7 @@
 #include "support/craft.h"
 #include "support/golden_model.h"
 #include "support/temp_directory.h"
+#include "support/tiny_model.h"
 
 namespace halfbyte {
 namespace {
@@ -442,6 +443,35 @@ std::vector<CraftedTensor> two_experts() {
            {std::string(name) == "w2" ? 16 : 32, std::string(name) == "w2" ? 32 : 16},
            ""});
   return tensors;
+}
+
+TEST(Convert, LeavesNoFolderThatItMadeAndDidNotFill) {
+  TempDirectory directory;
+  std::filesystem::create_directory(directory / "old");
+  ConvertOptions options = with_threads(1);
+  options.accept = [&](const Checkpoint& source, const std::string& config_json) {
+    EXPECT_EQ(source.directory(), kData / "kimi-linear-tiny");
+    EXPECT_NE(config_json.find("modelopt_mixed"), std::string::npos);
+    EXPECT_FALSE(std::filesystem::exists(directory / "old/new"));
+    throw Error(ErrorKind::kInput, "accept", "no");
+  };
+  const auto message = [&](const std::filesystem::path& in) {
+    return message_of([&] { convert_checkpoint(in, directory / "old/new/newer/out", options); });
+  };
+  EXPECT_EQ(message(kData / "kimi-linear-tiny"), "accept: no");
+  EXPECT_TRUE(std::filesystem::is_empty(directory / "old"));
+
+  // An error after they were made.
+  options.accept = nullptr;
+  std::filesystem::create_directories(directory / "in");
+  for (const char* file : {"config.json", "model.safetensors"})
+    std::filesystem::copy(kData / "kimi-linear-tiny" / file, directory / "in" / file);
+  patch_tensor(directory / "in", "model.layers.0.self_attn.q_proj.weight",
+               [](std::span<uint8_t> bytes) { bytes[0] = bytes[1] = 0xFF; });
+  EXPECT_NE(message(directory / "in").find("the value [0, 0] is"), std::string::npos);
+  EXPECT_TRUE(std::filesystem::is_empty(directory / "old"));
+  EXPECT_EQ(message(kData / "kimi-linear-tiny"), "");
+  EXPECT_TRUE(std::filesystem::exists(directory / "old/new/newer/out/config.json"));
 }
 
 TEST(ConvertCrafted, WhatIsNoExpertCheckpointIsRefusedByName) {

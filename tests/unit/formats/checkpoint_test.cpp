@@ -148,6 +148,20 @@ TEST_F(CheckpointTest, CollectsEveryProblemOnRequest) {
   EXPECT_EQ(problems.size(), 3u) << all;
 }
 
+TEST_F(CheckpointTest, ABrokenIndexIsOneProblemOfSeveral) {
+  write("x.safetensors", "a", "1");
+  write_bytes(directory_ / "y.safetensors", "broken");
+  for (const std::string& index : {std::string("{"), index_of(R"("a": "../x.safetensors")")}) {
+    write_bytes(directory_ / kIndex, index);
+    std::vector<Error> problems;
+    const Checkpoint checkpoint(directory_.path(), &problems);
+    EXPECT_NE(checkpoint.find("a"), nullptr);
+    ASSERT_EQ(problems.size(), 2u);
+    EXPECT_NE(problems[0].where().find(kIndex), std::string::npos) << problems[0].what();
+    EXPECT_NE(problems[1].where().find("y.safetensors"), std::string::npos) << problems[1].what();
+  }
+}
+
 TEST(CheckpointGolden, FollowsTheIndexAcrossShards) {
   const Checkpoint checkpoint(HALFBYTE_TEST_DATA "/k3-tiny-mxfp4");
   const std::string expert = "language_model.model.layers.1.block_sparse_moe.experts.1.w1.";

@@ -174,6 +174,17 @@ TEST(ModelConfig, NumbersThatAreNoFp32AreRefused) {
             std::string::npos);
 }
 
+TEST(ModelConfig, WrongTypesAreRefusedAlsoWhereTheValueWouldChangeNothing) {
+  EXPECT_EQ(message_with("use_grouped_topk", 1),
+            "config.json: text_config.use_grouped_topk: is an integer, expected true or false");
+  EXPECT_EQ(message_with("eos_token_id", Json5{3, 4}), "");
+  EXPECT_NE(message_with("eos_token_id", Json5{3, -4}).find("eos_token_id"), std::string::npos);
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    for (const Json5& value : {Json5("2"), Json5(2.5), Json5(true), Json5::object()})
+      EXPECT_NE(message_with(key, value).find(std::string(key) + ": is "), std::string::npos)
+          << key << " " << value;
+}
+
 TEST(ModelConfig, AbsentBetasOfSitu) {
   Json5 config = golden_config("k3-tiny-bf16");
   config["text_config"]["activation_situ_beta"] = nullptr;

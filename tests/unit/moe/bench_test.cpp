@@ -38,6 +38,21 @@ TEST(BenchSpread, IsTheMedianAndTheTenths) {
   EXPECT_EQ(spread_of({7}).p90, 7);
 }
 
+TEST(Bench, LinesThatOtherWorkHasSpoiltAreMarked) {
+  BenchLine line;
+  line.probes = {.p10 = 30e9, .median = 34e9, .p90 = 36e9};
+  line.of_probe = line.of_roof = 0.99;
+  EXPECT_FALSE(is_disturbed(line));
+  line.of_probe = 1.04;
+  EXPECT_TRUE(is_disturbed(line));
+  line.of_probe = 0.99;
+  line.of_roof = 1.04;
+  EXPECT_TRUE(is_disturbed(line));
+  line.of_roof = 0.99;
+  line.probes.p10 = 20e9;
+  EXPECT_TRUE(is_disturbed(line));
+}
+
 TEST(Bench, LinesCountWhatACallMovesAndComputes) {
   CpuDevice device(best_simd_level(), {.threads = 1}, {});
   BenchShape shape = find_bench_shape("64x32x4x4");

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "formats/safetensors.h"
 #include "support/craft.h"
 #include "support/temp_directory.h"
@@ -59,6 +60,30 @@ TEST(CaseFile, UnknownParametersAreRefused) {
   const std::string message =
       refusal({.meta = R"({"activation": "situ", "params": {"bta": 4.0}})"});
   EXPECT_NE(message.find("params.bta"), std::string::npos) << message;
+}
+
+TEST(CaseFile, OnlyLinearBetaMayBeNull) {
+  for (const std::string key : {"beta", "alpha", "limit", "up_bias"}) {
+    const std::string message =
+        refusal({.meta = R"({"activation": "situ", "params": {")" + key + R"(": null}})"});
+    EXPECT_NE(message.find("params." + key + ": is null, expected a number"), std::string::npos)
+        << message;
+  }
+}
+
+// A header of odd length, as early writers made them.
+TEST(CaseFile, TensorsThatNobodyCouldReadInPlaceAreRefused) {
+  TempDirectory directory;
+  const auto path = directory / "case.safetensors";
+  std::string bytes = read_text(HALFBYTE_TEST_DATA "/moe-op/swiglu_t1.safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), 8);
+  bytes = bytes.substr(0, 8 + length) + ' ' + bytes.substr(8 + length);
+  ++length;
+  std::memcpy(bytes.data(), &length, 8);
+  write_bytes(path, bytes);
+  const std::string message = message_of([&] { MoeCase loaded(path); });
+  EXPECT_NE(message.find("any current safetensors writer mends it"), std::string::npos) << message;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "halfbyte/error.h"
+#include "support/craft.h"
 
 namespace halfbyte {
 namespace {
@@ -84,6 +85,18 @@ TEST(Tokenizer, BadNamesAreRefused) {
     write_text(directory / "tokenizer_config.json", bad);
     EXPECT_THROW(Tokenizer{directory}, Error) << bad;
   }
+  // Ids that do not go with the ranks: the message names the file with its directory.
+  const std::string place = (directory / "tokenizer_config.json").string();
+  write_text(place, R"({"added_tokens_decoder": {"5": {"content": "<x>"}}})");
+  EXPECT_NE(message_of([&] {
+              Tokenizer{directory};
+            }).find(place + ": added_tokens_decoder: id 5 (<x>) is one of the"),
+            std::string::npos);
+  write_text(place, "{}");
+  EXPECT_NE(message_of([&] {
+              Tokenizer(directory).get_special("<|absent|>");
+            }).find(place + ": added_tokens_decoder: <|absent|> is missing"),
+            std::string::npos);
   std::filesystem::remove_all(directory);
 }
 
