@@ -130,7 +130,8 @@ class WithTokenizer : public testing::Test {
  protected:
   void SetUp() override {
     for (const auto& entry : std::filesystem::directory_iterator(kModel))
-      std::filesystem::create_symlink(entry.path(), directory / entry.path().filename().string());
+      std::filesystem::create_symlink(std::filesystem::absolute(entry.path()),
+                                      directory / entry.path().filename().string());
     const std::string all = read_text(kTokenizer + "/tiktoken.model");
     size_t end = 0;
     for (int line = 0; line < 256; ++line) end = all.find('\n', end) + 1;
@@ -211,7 +212,8 @@ TEST_F(WithTokenizer, ChatWrapsThePromptAndShowsTheAnswer) {
 TEST(RunCommand, ATokenizerLargerThanTheModelIsRefused) {
   const TempDirectory directory;
   for (const auto& entry : std::filesystem::directory_iterator(kModel))
-    std::filesystem::create_symlink(entry.path(), directory / entry.path().filename().string());
+    std::filesystem::create_symlink(std::filesystem::absolute(entry.path()),
+                                    directory / entry.path().filename().string());
   write_text(directory / "tiktoken.model", read_text(kTokenizer + "/tiktoken.model"));
   expect_refused({"run", "--model-path", directory.path().string(), "--ids", "1"},
                  "has 2412 ids with the reserved ones, the model's vocabulary 512");
