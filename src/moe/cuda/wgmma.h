@@ -12,7 +12,7 @@ namespace halfbyte::hopper {
 using WgmmaColumns = std::integer_sequence<int, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112,
                                            120, 128, 136, 144, 152, 160, 168, 176>;
 
-constexpr int kWgmmaRingBytes = 225 * 1024;  // of the 227 KB of a block
+constexpr int kWgmmaRingBytes = 224 * 1024;  // of the 227 KB of a block
 
 enum class Product { kUp, kDown };
 
