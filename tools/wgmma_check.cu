@@ -1,7 +1,7 @@
 // Checks the wgmma path against a double reference decoded from the same packed bytes, and times it.
 //
-//   wgmma_check                 every case; a case that kills the device costs only itself
-//   wgmma_check --case N        that case alone
+//   wgmma_check tiny|small|time|all [N]   those cases, of them from the N-th on. A case that hangs for
+//                                         3 s or kills the device costs only itself; the third ends it
 //
 // Packed experts are random bytes within what the packer writes; routing lists are made on the host
 // as `route` makes them. Of each case, h and slots are compared at sampled places:
@@ -50,6 +50,8 @@ constexpr auto kNv = WeightFormat::kNvfp4;
 constexpr auto kMx = WeightFormat::kMxfp4;
 constexpr auto kSitu = ActivationKind::kSitu;
 
+constexpr size_t kTiny = 2, kSmall = 11;  // the first so many cases; the others are timed
+
 std::vector<Case> cases() {
   std::vector<Case> all = {
       // Small: tails of K, of row tiles, of chunks; every activation.
@@ -66,16 +68,16 @@ std::vector<Case> cases() {
       {"gpt-oss mx", kMx, ActivationKind::kSwigluClamped, 32, 4, 2880, 2880, 512, 0, 0, false, 0},
   };
   // N by N, K3 at TP4.
-  for (int rows : {16, 32, 48, 64, 96, 128, 144, 160, 176})
-    all.push_back({"N", kNv, kSitu, 896, 16, 3584, 768, 56 * rows, rows, 0, false, 0.05});
+  for (int rows : {16, 32, 48, 64, 96, 128, 144, 160})
+    all.push_back({"N", kNv, kSitu, 896, 16, 3584, 768, 56 * rows, rows, 0, false, 0.03});
   for (int tokens : {1024, 2048, 4096, 8192}) {
-    all.push_back({"TP1", kNv, kSitu, 896, 16, 3584, 3072, tokens, 0, 0, false, 0.1});
-    all.push_back({"TP4", kNv, kSitu, 896, 16, 3584, 768, tokens, 0, 0, false, 0.1});
-    all.push_back({"TP8", kNv, kSitu, 896, 16, 3584, 384, tokens, 0, 0, false, 0.1});
+    all.push_back({"TP1", kNv, kSitu, 896, 16, 3584, 3072, tokens, 0, 0, false, 0.04});
+    all.push_back({"TP4", kNv, kSitu, 896, 16, 3584, 768, tokens, 0, 0, false, 0.03});
+    all.push_back({"TP8", kNv, kSitu, 896, 16, 3584, 384, tokens, 0, 0, false, 0.03});
   }
-  all.push_back({"TP8 long", kNv, kSitu, 896, 16, 3584, 384, 8192, 0, 0, false, 2});
-  all.push_back({"TP4 mx", kMx, kSitu, 896, 16, 3584, 768, 8192, 0, 0, false, 0.1});
-  all.push_back({"TP4 zipf", kNv, kSitu, 896, 16, 3584, 768, 2048, 0, 1, false, 0.1});
+  all.push_back({"TP4 mx", kMx, kSitu, 896, 16, 3584, 768, 8192, 0, 0, false, 0.03});
+  all.push_back({"TP4 zipf", kNv, kSitu, 896, 16, 3584, 768, 2048, 0, 1, false, 0.03});
+  all.push_back({"TP4 long", kNv, kSitu, 896, 16, 3584, 768, 8192, 0, 0, false, 1});
   return all;
 }
 
@@ -91,7 +93,9 @@ __host__ __device__ uint32_t mix(uint64_t v) {
 }
 
 // 4 bytes a thread of the slabs of all experts; scales around 1.
-__global__ void fill_packed(uint8_t* packed, size_t words, WeightFormat format, Sizes sizes) {
+// The up matrix has `slab_hidden` hidden values a slab; what is beyond F is zero, as packed.
+__global__ void fill_packed(uint8_t* packed, size_t words, WeightFormat format, Sizes sizes,
+                            int slab_hidden) {
   const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
   for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += step) {
     const size_t expert = i * 4 / sizes.expert_bytes;
@@ -108,6 +112,13 @@ __global__ void fill_packed(uint8_t* packed, size_t words, WeightFormat format, 
     }
     const uint32_t in_matrix = byte >= sizes.down_offset ? byte - sizes.down_offset : byte;
     const uint32_t in_slab = in_matrix % slab_bytes(format);
+    const uint32_t slab = in_matrix / slab_bytes(format);
+    const uint32_t slab_row =
+        slab / (kTileSlabs * sizes.up_blocks) * kTileSlabs + slab % kTileSlabs;
+    if (byte < sizes.down_offset && static_cast<int>(slab_row) * slab_hidden >= sizes.intermediate) {
+      *to = 0;
+      continue;
+    }
     if (in_slab < kCodeBytes) {
       *to = r;
     } else if (format == kMx) {
@@ -294,7 +305,8 @@ bool run(const Case& c) {
 
   // Operands.
   Buffer<uint8_t> packed(layout.bytes * static_cast<size_t>(c.experts));
-  fill_packed<<<1024, 256>>>(packed.data, packed.size / 4, c.format, sizes);
+  fill_packed<<<1024, 256>>>(packed.data, packed.size / 4, c.format, sizes,
+                             gated ? 8 : 16);
   call.packed = packed.data;
   std::vector<uint16_t> x(static_cast<size_t>(c.tokens) * static_cast<size_t>(c.hidden));
   for (size_t i = 0; i < x.size(); ++i)
@@ -330,8 +342,15 @@ bool run(const Case& c) {
   options.num_sms = properties.multiProcessorCount;
   CHECK_CUDA(cudaStreamCreate(&options.stream));
   CHECK_CUDA(cudaDeviceSynchronize());
-  CHECK_CUDA(launch_wgmma(call, c.kind, c.format, options));
-  CHECK_CUDA(cudaDeviceSynchronize());
+  const auto step = [&](const char* name, cudaError_t launched) {
+    std::printf("%s ", name);
+    std::fflush(stdout);
+    CHECK_CUDA(launched);
+    CHECK_CUDA(cudaDeviceSynchronize());
+  };
+  step("permute", launch_permute(call, c.format, options));
+  step("up", launch_product(Product::kUp, call, c.kind, c.format, options));
+  step("down", launch_product(Product::kDown, call, c.kind, c.format, options));
 
   // Compare, chunks and rows of them at random and the edges.
   Error h_error, slot_error;
@@ -437,6 +456,7 @@ bool run(const Case& c) {
               std::sqrt(h_error.square / (h_error.square_ref + 1e-30)), slot_error.worst, slot_error.bad,
               std::sqrt(slot_error.square / (slot_error.square_ref + 1e-30)));
 
+  std::fflush(stdout);
   if (c.seconds > 0) {
     cudaEvent_t begin, end;
     CHECK_CUDA(cudaEventCreate(&begin));
@@ -480,43 +500,51 @@ bool run(const Case& c) {
 }  // namespace halfbyte::hopper
 
 int main(int argc, char** argv) {
-  const auto all = halfbyte::hopper::cases();
-  const bool one = argc == 3 && std::string(argv[1]) == "--case";
-  const bool from = argc == 3 && std::string(argv[1]) == "--from";
-  if (one) return halfbyte::hopper::run(all[static_cast<size_t>(std::atoi(argv[2]))]) ? 0 : 1;
-  if (from) {
+  namespace hopper = halfbyte::hopper;
+  const std::string which = argc > 1 ? argv[1] : "all";
+  const bool child = argc == 4 && std::string(argv[3]) == "--child";
+  const auto all = hopper::cases();
+  size_t first = which == "time" ? hopper::kSmall : 0;
+  const size_t end = which == "tiny" ? hopper::kTiny : which == "small" ? hopper::kSmall : all.size();
+  if (argc > 2) first = std::max(first, static_cast<size_t>(std::atoi(argv[2])));
+  if (child) {
     int bad = 0;
-    for (size_t i = static_cast<size_t>(std::atoi(argv[2])); i < all.size(); ++i) {
+    for (size_t i = first; i < end; ++i) {
       std::printf("%2zu ", i);
       std::fflush(stdout);
-      std::FILE* at = std::fopen("/tmp/wgmma_check.at", "w");
-      if (at != nullptr) std::fprintf(at, "%zu", i), std::fclose(at);
-      alarm(15);  // a hang ends this process, and the parent goes on
-      if (!halfbyte::hopper::run(all[i])) ++bad;
+      if (std::FILE* at = std::fopen("/tmp/wgmma_check.at", "w")) {
+        std::fprintf(at, "%zu", i);
+        std::fclose(at);
+      }
+      // A hang ends this process, and the parent goes on. The first case starts the device, too.
+      alarm(static_cast<unsigned>(3 + (i == first ? 5 : 0) + 8 * all[i].seconds));
+      if (!hopper::run(all[i])) ++bad;
     }
     return bad == 0 ? 0 : 1;
   }
   // A child a stretch of cases: after a trap the device wants a new process.
   bool good = true;
-  for (size_t next = 0; next < all.size();) {
-    const pid_t child = fork();
-    if (child == 0) {
-      const std::string number = std::to_string(next);
-      execl("/proc/self/exe", argv[0], "--from", number.c_str(), nullptr);
+  for (int deaths = 0; first < end && deaths < 3;) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      const std::string number = std::to_string(first);
+      execl("/proc/self/exe", argv[0], which.c_str(), number.c_str(), "--child", nullptr);
       std::_Exit(3);
     }
     int status = 0;
-    waitpid(child, &status, 0);
+    waitpid(pid, &status, 0);
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 4;
     if (code != 0) good = false;
     if (code <= 1) break;
-    size_t at = next;
+    size_t at = first;
     if (std::FILE* file = std::fopen("/tmp/wgmma_check.at", "r")) {
-      if (std::fscanf(file, "%zu", &at) != 1) at = next;
+      if (std::fscanf(file, "%zu", &at) != 1) at = first;
       std::fclose(file);
     }
-    std::printf("   case %zu died (%d)\n", at, code);
-    next = at + 1;
+    std::printf("   case %zu %s (%d)\n", at, code == 4 ? "hung or was killed" : "died", code);
+    std::fflush(stdout);
+    first = at + 1;
+    ++deaths;
   }
   std::printf("%s\n", good ? "all good" : "NOT ALL GOOD");
   return good ? 0 : 1;

@@ -1,16 +1,10 @@
 // What the host and the kernel of the wgmma path say to each other, and what planning needs of it.
 #pragma once
 
-#include <utility>
-
 #include "moe/cuda/kernels.h"
 #include "moe/cuda/wgmma_map.h"
 
 namespace halfbyte::hopper {
-
-// Columns of tiles that have code of their own.
-using WgmmaColumns = std::integer_sequence<int, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112,
-                                           120, 128, 136, 144, 152, 160, 168, 176>;
 
 constexpr int kWgmmaRingBytes = 224 * 1024;  // of the 227 KB of a block
 

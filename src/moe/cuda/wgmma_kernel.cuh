@@ -3,7 +3,7 @@
 //   up    h[row] = act(gate factor * (W_gate x[token]), up factor * (W_up x[token])), BF16
 //   down  slots[slot] = row weight * down factor * (W_down h[row])
 //
-// A tile is 256 packed weight rows times the rows of one chunk (n <= 192), over all of K in stages of
+// A tile is 256 packed weight rows times the rows of one chunk (n <= 160), over all of K in stages of
 // 128 columns (wgmma_map.h). One block an SM, 12 warps:
 //
 //   produce  warps 8..11. Weights by the copy engine; x rows gathered 16 bytes at a time by all four
@@ -18,10 +18,15 @@
 //
 // The stage of a tile's last columns is released after `finish`; the producers work ahead in the
 // others, and neither warpgroup waits for the other except through the ring.
-// Registers: 240 a consumer, 32 a producer.
+// Registers: those of the launch, 168 a thread, go from producers to consumers. Were it one more than
+// there are, setmaxnreg would wait for ever.
+//
+// With HB_WATCHDOG, a wait of half a second says which it is and ends its thread.
 #pragma once
 
-#include <utility>
+#ifdef HB_WATCHDOG
+#include <cstdio>
+#endif
 
 #include "moe/cuda/activation.cuh"
 #include "moe/cuda/decode.cuh"
@@ -36,6 +41,12 @@ namespace halfbyte::hopper {
 constexpr int kConsumerWarps = 8;
 constexpr int kProducerWarps = 4;
 constexpr int kWgmmaThreads = (kConsumerWarps + kProducerWarps) * 32;
+constexpr int kLaunchRegisters = 65536 / kWgmmaThreads / 8 * 8;
+constexpr int kConsumerRegisters = 232;
+constexpr int kProducerRegisters = 40;
+static_assert(kMaxColumns >= kWgmmaRows);
+static_assert(kConsumerRegisters * kConsumerWarps + kProducerRegisters * kProducerWarps <=
+              kLaunchRegisters * (kConsumerWarps + kProducerWarps));
 constexpr int kAtoms = 2;  // tiles of 64 rows that a warpgroup has
 constexpr int kGatherRows = kWgmmaRows / kProducerWarps;
 
@@ -59,6 +70,36 @@ struct Cursor {
     if (++stage == num_stages) stage = 0, phase ^= 1;
   }
 };
+
+#ifdef HB_WATCHDOG
+__device__ __forceinline__ void ring_wait(uint32_t barrier, const Cursor& at, uint32_t parity,
+                                          const char* what) {
+  const long long begin = clock64();
+  for (;;) {
+    uint32_t done;
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, done;\n"
+        "}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    if (done != 0) return;
+    if (clock64() - begin > 1'000'000'000) break;
+  }
+  if (blockIdx.x < 2 && threadIdx.x % 32 == 0)
+    printf("\n   block %d warp %d waits for %s, stage %d parity %u", blockIdx.x, threadIdx.x / 32, what,
+           at.stage, parity);
+  asm volatile("exit;");
+}
+#else
+__device__ __forceinline__ void ring_wait(uint32_t barrier, const Cursor&, uint32_t parity,
+                                          const char*) {
+  barrier_wait(barrier, parity);
+}
+#endif
 
 // ---- produce
 
@@ -138,7 +179,7 @@ struct Producer {
       }
 
       for (int block = 0; block < p.blocks; ++block) {
-        barrier_wait(empty(), at.phase ^ 1);
+        ring_wait(empty(), at, at.phase ^ 1, "empty");
         const uint32_t stage = ring + at.stage * p.ring.stage_bytes;
         if (first) {
           shared.tiles[at.stage] = tile;
@@ -166,7 +207,7 @@ struct Producer {
       }
     }
 
-    barrier_wait(empty(), at.phase ^ 1);
+    ring_wait(empty(), at, at.phase ^ 1, "empty");
     if (first) {
       shared.tiles[at.stage].num_rows = 0;
       barrier_arrive(full());
@@ -194,7 +235,7 @@ struct Consumer {
     return stage + ((warpgroup * kAtoms + atom) * kTileSlabs + warp) * kSlab;
   }
   __device__ __forceinline__ void wait_full() const {
-    barrier_wait(shared_address(&shared.full[at.stage]), at.phase);
+    ring_wait(shared_address(&shared.full[at.stage]), at, at.phase, "full");
   }
   __device__ __forceinline__ void release(int stage) const {
     if (lane == 0) barrier_arrive(shared_address(&shared.empty[stage]));
@@ -209,20 +250,31 @@ struct Consumer {
     }
   }
 
-  // N = `columns`, whose instructions are chosen here.
-  template <int... kNs>
+  // One group of wgmma with N = 8 eighths, kLow <= eighths <= kHigh. Choosing N here and not around
+  // the loop over K keeps one allocation of registers. NOTE: each N commits its own group; one commit
+  // for all would be a group of its own to the compiler, and wgmma_wait<1> would wait for every wgmma.
+  template <int kLow, int kHigh>
   static __device__ __forceinline__ void wgmma_any(float (&acc)[kAtoms][kAccumulators],
                                                    const uint32_t (&fragments)[kAtoms][4],
-                                                   uint64_t panel, int columns,
-                                                   std::integer_sequence<int, kNs...>) {
-    (void)((columns == kNs && (wgmma_fence(), wgmma<kNs>(acc[0], fragments[0], panel),
-                               wgmma<kNs>(acc[1], fragments[1], panel), true)) ||
-           ...);
+                                                   uint64_t panel, int eighths) {
+    if constexpr (kLow == kHigh) {
+      wgmma_fence();
+#pragma unroll
+      for (int a = 0; a < kAtoms; ++a) wgmma<8 * kLow>(acc[a], fragments[a], panel);
+      wgmma_commit();
+    } else {
+      constexpr int kMiddle = (kLow + kHigh) / 2;
+      if (eighths <= kMiddle) {
+        wgmma_any<kLow, kMiddle>(acc, fragments, panel, eighths);
+      } else {
+        wgmma_any<kMiddle + 1, kHigh>(acc, fragments, panel, eighths);
+      }
+    }
   }
 
   // acc[a][0..N/2) = the product of one tile. Leaves `at` at its last stage, not yet released.
   __device__ __forceinline__ void multiply(float (&acc)[kAtoms][kAccumulators], int num_rows) {
-    const int columns = round_up_8(num_rows);
+    const int eighths = round_up_8(num_rows) / 8;
 #pragma unroll
     for (int a = 0; a < kAtoms; ++a) {
 #pragma unroll
@@ -265,9 +317,7 @@ struct Consumer {
             const uint32_t word = i == 0 ? q.x : i == 1 ? q.y : i == 2 ? q.z : q.w;
             decode_word(word, patterns[a], fragments[i % 2][a]);
           }
-          wgmma_any(acc, fragments[i % 2], panels + half * panel_step + i * 2, columns,
-                    WgmmaColumns{});
-          wgmma_commit();
+          wgmma_any<1, kMaxColumns / 8>(acc, fragments[i % 2], panels + half * panel_step + i * 2, eighths);
           wgmma_wait<1>();
           // All but the newest are done: those of the stage before among them.
           if (half == 0 && i == 0 && block > 0) release(previous);
@@ -427,10 +477,10 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   __syncthreads();
 
   if (warp >= kConsumerWarps) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     Producer<kFormat>{p, shared, ring, warp - kConsumerWarps, lane, {}}.run();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
     Consumer<kFormat>{p, shared, ring, warp / 4, warp % 4, lane, {}}.run();
   }
 }

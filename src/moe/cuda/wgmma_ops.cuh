@@ -1,12 +1,13 @@
 // wgmma m64nNk16: c (64 x N, fp32) += a (64 x 16, BF16 in registers) b (16 x N, BF16 in shared memory, K
-// contiguous), N a multiple of 8 up to 176. The asm text names each accumulator, so macros spell them.
+// contiguous), N a multiple of 8 up to 160. The asm text names each accumulator, so macros spell them.
 #pragma once
 
 #include <cstdint>
 
 namespace halfbyte::hopper {
 
-constexpr int kMaxColumns = 176;
+// More would leave too few registers: the compiler would wait after each wgmma (C7512).
+constexpr int kMaxColumns = 160;
 constexpr int kAccumulators = kMaxColumns / 2;  // of a thread and 64 rows; N columns use N / 2 of them
 
 // Operand B at `address`: 128-byte swizzle, groups of 8 rows 1024 B apart.
@@ -50,8 +51,6 @@ __device__ __forceinline__ void wgmma(float (&c)[kAccumulators], const uint32_t 
 #define HB_NAMES_72 HB_NAMES_68 ", %68,%69,%70,%71"
 #define HB_NAMES_76 HB_NAMES_72 ", %72,%73,%74,%75"
 #define HB_NAMES_80 HB_NAMES_76 ", %76,%77,%78,%79"
-#define HB_NAMES_84 HB_NAMES_80 ", %80,%81,%82,%83"
-#define HB_NAMES_88 HB_NAMES_84 ", %84,%85,%86,%87"
 #define HB_REGISTERS_4 "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
 #define HB_REGISTERS_8 HB_REGISTERS_4, "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7])
 #define HB_REGISTERS_12 HB_REGISTERS_8, "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11])
@@ -72,8 +71,6 @@ __device__ __forceinline__ void wgmma(float (&c)[kAccumulators], const uint32_t 
 #define HB_REGISTERS_72 HB_REGISTERS_68, "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71])
 #define HB_REGISTERS_76 HB_REGISTERS_72, "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75])
 #define HB_REGISTERS_80 HB_REGISTERS_76, "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79])
-#define HB_REGISTERS_84 HB_REGISTERS_80, "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83])
-#define HB_REGISTERS_88 HB_REGISTERS_84, "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87])
 
 #define HB_WGMMA(N, HALF, A0, A1, A2, A3, B)                                                       \
   template <>                                                                                      \
@@ -104,8 +101,6 @@ HB_WGMMA(136, 68, 68, 69, 70, 71, 72)
 HB_WGMMA(144, 72, 72, 73, 74, 75, 76)
 HB_WGMMA(152, 76, 76, 77, 78, 79, 80)
 HB_WGMMA(160, 80, 80, 81, 82, 83, 84)
-HB_WGMMA(168, 84, 84, 85, 86, 87, 88)
-HB_WGMMA(176, 88, 88, 89, 90, 91, 92)
 // clang-format on
 
 #undef HB_WGMMA
