@@ -1,7 +1,10 @@
-// Checks the wgmma path against a double reference decoded from the same packed bytes, and times it.
+// Checks the wgmma path against a double reference decoded from the same packed bytes, and times
+// it.
 //
-//   wgmma_check tiny|small|time|all [N]   those cases, of them from the N-th on. A case that hangs for
-//                                         3 s or kills the device costs only itself; the third ends it
+//   wgmma_check tiny|small|time|all [N]   those cases, of them from the N-th on. A case that hangs
+//   for
+//                                         3 s or kills the device costs only itself; the third ends
+//                                         it
 //
 // Packed experts are random bytes within what the packer writes; routing lists are made on the host
 // as `route` makes them. Of each case, h and slots are compared at sampled places:
@@ -25,14 +28,14 @@
 namespace halfbyte::hopper {
 namespace {
 
-#define CHECK_CUDA(call)                                                             \
-  do {                                                                               \
-    const cudaError_t error = (call);                                                \
-    if (error != cudaSuccess) {                                                      \
-      std::printf("  %s: %s\n", #call, cudaGetErrorString(error));                   \
-      std::fflush(stdout);                                                           \
-      std::_Exit(2);                                                                 \
-    }                                                                                \
+#define CHECK_CUDA(call)                                           \
+  do {                                                             \
+    const cudaError_t error = (call);                              \
+    if (error != cudaSuccess) {                                    \
+      std::printf("  %s: %s\n", #call, cudaGetErrorString(error)); \
+      std::fflush(stdout);                                         \
+      std::_Exit(2);                                               \
+    }                                                              \
   } while (0)
 
 struct Case {
@@ -40,10 +43,10 @@ struct Case {
   WeightFormat format;
   ActivationKind kind;
   int experts, top_k, hidden, intermediate, tokens;
-  int fixed_rows;    // of every expert; 0: random routing
-  double skew;       // Zipf exponent
+  int fixed_rows;  // of every expert; 0: random routing
+  double skew;     // Zipf exponent
   bool f32_slots;
-  double seconds;    // of timing; 0: none
+  double seconds;  // of timing; 0: none
 };
 
 constexpr auto kNv = WeightFormat::kNvfp4;
@@ -97,7 +100,8 @@ __host__ __device__ uint32_t mix(uint64_t v) {
 __global__ void fill_packed(uint8_t* packed, size_t words, WeightFormat format, Sizes sizes,
                             int slab_hidden) {
   const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
-  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += step) {
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words;
+       i += step) {
     const size_t expert = i * 4 / sizes.expert_bytes;
     const uint32_t byte = static_cast<uint32_t>(i * 4 - expert * sizes.expert_bytes);
     uint32_t* to = reinterpret_cast<uint32_t*>(packed) + i;
@@ -115,7 +119,8 @@ __global__ void fill_packed(uint8_t* packed, size_t words, WeightFormat format, 
     const uint32_t slab = in_matrix / slab_bytes(format);
     const uint32_t slab_row =
         slab / (kTileSlabs * sizes.up_blocks) * kTileSlabs + slab % kTileSlabs;
-    if (byte < sizes.down_offset && static_cast<int>(slab_row) * slab_hidden >= sizes.intermediate) {
+    if (byte < sizes.down_offset &&
+        static_cast<int>(slab_row) * slab_hidden >= sizes.intermediate) {
       *to = 0;
       continue;
     }
@@ -170,8 +175,7 @@ std::vector<double> decode_row(const uint8_t* tile, int blocks, int row, WeightF
           uint32_t x;
           std::memcpy(&x, slab + h * 512 + lane * 16 + i * 4, 4);
           const auto left = [](uint32_t v, int n) { return (v << n) | (v >> (32 - n)); };
-          const uint32_t r[4] = {x & 0x81C081C0u, (x << 4) & 0x81C081C0u,
-                                 left(x, 10) & 0x81C081C0u,
+          const uint32_t r[4] = {x & 0x81C081C0u, (x << 4) & 0x81C081C0u, left(x, 10) & 0x81C081C0u,
                                  (left(x, 30) & 0x81808180u) | ((x << 6) & 0x00400040u)};
           for (int j = 0; j < 4; ++j) {
             const uint32_t pair = r[2 * (j / 2) + upper];
@@ -192,7 +196,8 @@ double activate(ActivationKind kind, double g, double u, const Activation& a) {
     case ActivationKind::kSitu:
       return a.beta * std::tanh(g / a.beta) * sigmoid(g) * *a.linear_beta *
              std::tanh(u / *a.linear_beta);
-    case ActivationKind::kSwiglu: return g * sigmoid(g) * u;
+    case ActivationKind::kSwiglu:
+      return g * sigmoid(g) * u;
     case ActivationKind::kSwigluClamped: {
       const double c = std::min<double>(g, a.limit);
       const double v = std::max<double>(-a.limit, std::min<double>(u, a.limit));
@@ -200,7 +205,8 @@ double activate(ActivationKind kind, double g, double u, const Activation& a) {
     }
     case ActivationKind::kGegluTanh:
       return 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * u;
-    default: return u < 0 ? 0 : u * u;
+    default:
+      return u < 0 ? 0 : u * u;
   }
 }
 
@@ -208,9 +214,7 @@ template <class T>
 struct Buffer {
   T* data = nullptr;
   size_t size = 0;
-  explicit Buffer(size_t n) : size(n) {
-    CHECK_CUDA(cudaMalloc(&data, n * sizeof(T)));
-  }
+  explicit Buffer(size_t n) : size(n) { CHECK_CUDA(cudaMalloc(&data, n * sizeof(T))); }
   ~Buffer() { cudaFree(data); }
   void put(const std::vector<T>& v) {
     CHECK_CUDA(cudaMemcpy(data, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
@@ -263,7 +267,8 @@ Lists make_lists(const Case& c, int chunk_rows) {
     }
     for (int s : rows) {
       lists.slots.push_back(s);
-      lists.weights.push_back(0.03f + 0.001f * static_cast<float>(mix(static_cast<uint64_t>(s)) % 64));
+      lists.weights.push_back(0.03f +
+                              0.001f * static_cast<float>(mix(static_cast<uint64_t>(s)) % 64));
     }
   }
   return lists;
@@ -294,19 +299,27 @@ bool run(const Case& c) {
 
   Call call;
   Sizes& sizes = call.sizes;
-  sizes = {c.hidden, c.intermediate, c.experts, c.top_k, layout.up.tiles, layout.up.blocks,
-           layout.down.tiles, layout.down.blocks, static_cast<uint32_t>(layout.bytes),
-           static_cast<uint32_t>(layout.down_offset), static_cast<uint32_t>(layout.factor_offset)};
+  sizes = {c.hidden,
+           c.intermediate,
+           c.experts,
+           c.top_k,
+           layout.up.tiles,
+           layout.up.blocks,
+           layout.down.tiles,
+           layout.down.blocks,
+           static_cast<uint32_t>(layout.bytes),
+           static_cast<uint32_t>(layout.down_offset),
+           static_cast<uint32_t>(layout.factor_offset)};
   call.activation = activation_constants(shape.activation);
   call.num_tokens = c.tokens;
   call.chunk_rows = wgmma_chunk_rows(sizes, c.tokens);
-  if (c.fixed_rows > 0) call.chunk_rows = std::max(48, std::min(kWgmmaRows, round_up_8(c.fixed_rows)));
+  if (c.fixed_rows > 0)
+    call.chunk_rows = std::max(48, std::min(kWgmmaRows, round_up_8(c.fixed_rows)));
   const Lists lists = make_lists(c, call.chunk_rows);
 
   // Operands.
   Buffer<uint8_t> packed(layout.bytes * static_cast<size_t>(c.experts));
-  fill_packed<<<1024, 256>>>(packed.data, packed.size / 4, c.format, sizes,
-                             gated ? 8 : 16);
+  fill_packed<<<1024, 256>>>(packed.data, packed.size / 4, c.format, sizes, gated ? 8 : 16);
   call.packed = packed.data;
   std::vector<uint16_t> x(static_cast<size_t>(c.tokens) * static_cast<size_t>(c.hidden));
   for (size_t i = 0; i < x.size(); ++i)
@@ -359,7 +372,7 @@ bool run(const Case& c) {
   const double gain = decode_gain(c.format);
   const size_t h_row_bytes = static_cast<size_t>(layout.down.blocks) * kBlockCols * 2;
   for (int pick = 0; pick < picks; ++pick) {
-    const int index = pick == 0 ? 0
+    const int index = pick == 0   ? 0
                       : pick == 1 ? static_cast<int>(lists.chunks.size()) - 1
                                   : static_cast<int>(random() % lists.chunks.size());
     const Chunk& chunk = lists.chunks[static_cast<size_t>(index)];
@@ -368,8 +381,8 @@ bool run(const Case& c) {
                               static_cast<size_t>(rows) * h_row_bytes);
     const auto h_at = [&](int row, int f) {
       const int block = f / kBlockCols;
-      const size_t byte = static_cast<size_t>(block * rows * 256 +
-                          panel_byte(rows, row, stored_position(c.format, f % kBlockCols)));
+      const size_t byte = static_cast<size_t>(
+          block * rows * 256 + panel_byte(rows, row, stored_position(c.format, f % kBlockCols)));
       return bf16_value(static_cast<uint32_t>(h[byte] | h[byte + 1] << 8));
     };
     const size_t expert = static_cast<size_t>(chunk.expert) * layout.bytes;
@@ -379,28 +392,32 @@ bool run(const Case& c) {
     const int row_step = chunk.num_rows > 16 ? chunk.num_rows / 16 : 1;
 
     for (int tile_pick = 0; tile_pick < 4; ++tile_pick) {
-      const int tile_index = tile_pick == 0 ? layout.up.tiles - 1
-                                            : static_cast<int>(random() % layout.up.tiles);
+      const int tile_index =
+          tile_pick == 0 ? layout.up.tiles - 1 : static_cast<int>(random() % layout.up.tiles);
       const size_t tile_bytes = static_cast<size_t>(layout.up.blocks) * layout.up.block_bytes;
-      const auto tile = packed.get(expert + static_cast<size_t>(tile_index) * tile_bytes, tile_bytes);
+      const auto tile =
+          packed.get(expert + static_cast<size_t>(tile_index) * tile_bytes, tile_bytes);
       for (int k = 0; k < 4; ++k) {
         const int slab = k, g = static_cast<int>(random() % (gated ? 8 : 16));
         const int f = (tile_index * 4 + slab) * (gated ? 8 : 16) + g;
         if (f >= c.intermediate) continue;
         const auto w0 = decode_row(tile.data(), layout.up.blocks, slab * 16 + g, c.format);
-        const auto w1 = gated ? decode_row(tile.data(), layout.up.blocks, slab * 16 + 8 + g, c.format)
-                              : w0;
+        const auto w1 =
+            gated ? decode_row(tile.data(), layout.up.blocks, slab * 16 + 8 + g, c.format) : w0;
         for (int row = 0; row < chunk.num_rows; row += row_step) {
           const size_t token = static_cast<size_t>(
               lists.slots[static_cast<size_t>(chunk.first_row + row)] / c.top_k);
           double a = 0, b = 0, size_a = 0, size_b = 0;
           for (int l = 0; l < c.hidden; ++l) {
-            const double v = bf16_value(x[token * static_cast<size_t>(c.hidden) + static_cast<size_t>(l)]);
+            const double v =
+                bf16_value(x[token * static_cast<size_t>(c.hidden) + static_cast<size_t>(l)]);
             a += w0[static_cast<size_t>(l)] * v, b += w1[static_cast<size_t>(l)] * v;
-            size_a += std::abs(w0[static_cast<size_t>(l)] * v), size_b += std::abs(w1[static_cast<size_t>(l)] * v);
+            size_a += std::abs(w0[static_cast<size_t>(l)] * v),
+                size_b += std::abs(w1[static_cast<size_t>(l)] * v);
           }
           const double gate = gain * factors[0] * a, up = gain * factors[1] * b;
-          const double dg = gain * factors[0] * size_a * 1e-6, du = gain * factors[1] * size_b * 1e-6;
+          const double dg = gain * factors[0] * size_a * 1e-6,
+                       du = gain * factors[1] * size_b * 1e-6;
           const double want = activate(c.kind, gate, up, shape.activation);
           const double slope = std::abs(activate(c.kind, gate + dg, up, shape.activation) - want) +
                                std::abs(activate(c.kind, gate, up + du, shape.activation) - want) +
@@ -414,8 +431,8 @@ bool run(const Case& c) {
       for (int row = 0; row < chunk.num_rows; row += row_step) h_error.add(h_at(row, f), 0, 1e-30);
 
     for (int tile_pick = 0; tile_pick < 3; ++tile_pick) {
-      const int tile_index = tile_pick == 0 ? layout.down.tiles - 1
-                                            : static_cast<int>(random() % layout.down.tiles);
+      const int tile_index =
+          tile_pick == 0 ? layout.down.tiles - 1 : static_cast<int>(random() % layout.down.tiles);
       const size_t tile_bytes = static_cast<size_t>(layout.down.blocks) * layout.down.block_bytes;
       const auto tile = packed.get(
           expert + layout.down_offset + static_cast<size_t>(tile_index) * tile_bytes, tile_bytes);
@@ -443,18 +460,21 @@ bool run(const Case& c) {
             got = bf16_value(static_cast<uint32_t>(bytes[0] | bytes[1] << 8));
           }
           slot_error.add(got, scale * sum,
-                         std::abs(scale * sum) * (c.f32_slots ? 1e-5 : 1.0 / 256) + 4e-6 * scale * size + 1e-12);
+                         std::abs(scale * sum) * (c.f32_slots ? 1e-5 : 1.0 / 256) +
+                             4e-6 * scale * size + 1e-12);
         }
       }
     }
   }
   const bool good = h_error.bad == 0 && slot_error.bad == 0;
   const Ring ring = ring_for(c.format, call.chunk_rows, kWgmmaRingBytes);
-  std::printf("%-10s E %3d L %4d F %4d T %5d chunks %4zu of %3d, %d stages  %s  h %.2f (%d bad, l2 %.4f) slots %.2f (%d bad, l2 %.4f)\n",
-              c.name, c.experts, c.hidden, c.intermediate, c.tokens, lists.chunks.size(), call.chunk_rows,
-              ring.num_stages, good ? "ok " : "BAD", h_error.worst, h_error.bad,
-              std::sqrt(h_error.square / (h_error.square_ref + 1e-30)), slot_error.worst, slot_error.bad,
-              std::sqrt(slot_error.square / (slot_error.square_ref + 1e-30)));
+  std::printf(
+      "%-10s E %3d L %4d F %4d T %5d chunks %4zu of %3d, %d stages  %s  h %.2f (%d bad, l2 %.4f) "
+      "slots %.2f (%d bad, l2 %.4f)\n",
+      c.name, c.experts, c.hidden, c.intermediate, c.tokens, lists.chunks.size(), call.chunk_rows,
+      ring.num_stages, good ? "ok " : "BAD", h_error.worst, h_error.bad,
+      std::sqrt(h_error.square / (h_error.square_ref + 1e-30)), slot_error.worst, slot_error.bad,
+      std::sqrt(slot_error.square / (slot_error.square_ref + 1e-30)));
 
   std::fflush(stdout);
   if (c.seconds > 0) {
@@ -475,8 +495,10 @@ bool run(const Case& c) {
       }
     };
     const double permute = time([&] { return launch_permute(call, c.format, options); });
-    const double up = time([&] { return launch_product(Product::kUp, call, c.kind, c.format, options); });
-    const double down = time([&] { return launch_product(Product::kDown, call, c.kind, c.format, options); });
+    const double up =
+        time([&] { return launch_product(Product::kUp, call, c.kind, c.format, options); });
+    const double down =
+        time([&] { return launch_product(Product::kDown, call, c.kind, c.format, options); });
     const double all = time([&] { return launch_wgmma(call, c.kind, c.format, options); });
     double used = 0, last = -1;
     for (const Chunk& chunk : lists.chunks) {
@@ -486,11 +508,14 @@ bool run(const Case& c) {
     const double up_bytes = used * static_cast<double>(layout.up.bytes());
     const double down_bytes = used * static_cast<double>(layout.down.bytes());
     const double rows = static_cast<double>(lists.slots.size());
-    const double down_flops = 2.0 * rows * c.hidden * c.intermediate, up_flops = down_flops * (gated ? 2 : 1);
+    const double down_flops = 2.0 * rows * c.hidden * c.intermediate,
+                 up_flops = down_flops * (gated ? 2 : 1);
     const double roof = std::max((up_bytes + down_bytes) / 4.59e6, (up_flops + down_flops) / 788e6);
-    std::printf("           permute %.0f  up %.0f us %.0f TFLOP/s %.2f TB/s  down %.0f us %.0f TFLOP/s %.2f TB/s  all %.0f us: %.1f %% of roof\n",
-                permute, up, up_flops / up / 1e6, up_bytes / up / 1e6, down, down_flops / down / 1e6,
-                down_bytes / down / 1e6, all, 100 * roof / all);
+    std::printf(
+        "           permute %.0f  up %.0f us %.0f TFLOP/s %.2f TB/s  down %.0f us %.0f TFLOP/s "
+        "%.2f TB/s  all %.0f us: %.1f %% of roof\n",
+        permute, up, up_flops / up / 1e6, up_bytes / up / 1e6, down, down_flops / down / 1e6,
+        down_bytes / down / 1e6, all, 100 * roof / all);
   }
   std::fflush(stdout);
   return good;
@@ -505,7 +530,9 @@ int main(int argc, char** argv) {
   const bool child = argc == 4 && std::string(argv[3]) == "--child";
   const auto all = hopper::cases();
   size_t first = which == "time" ? hopper::kSmall : 0;
-  const size_t end = which == "tiny" ? hopper::kTiny : which == "small" ? hopper::kSmall : all.size();
+  const size_t end = which == "tiny"    ? hopper::kTiny
+                     : which == "small" ? hopper::kSmall
+                                        : all.size();
   if (argc > 2) first = std::max(first, static_cast<size_t>(std::atoi(argv[2])));
   if (child) {
     int bad = 0;

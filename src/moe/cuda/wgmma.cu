@@ -33,8 +33,7 @@ __global__ void permute_kernel(const uint32_t* x, int64_t pairs_a_row, int pairs
 int wgmma_chunk_rows(const Sizes& sizes, int num_tokens) {
   // Half more than the mean and 16: uniform routing is hardly ever cut.
   const int64_t mean = static_cast<int64_t>(num_tokens) * sizes.top_k / sizes.num_experts;
-  return static_cast<int>(
-      std::clamp<int64_t>((mean * 3 / 2 + 16 + 7) / 8 * 8, 48, kWgmmaRows));
+  return static_cast<int>(std::clamp<int64_t>((mean * 3 / 2 + 16 + 7) / 8 * 8, 48, kWgmmaRows));
 }
 
 size_t wgmma_permuted_bytes(const Sizes& sizes, int max_tokens) {
@@ -42,8 +41,8 @@ size_t wgmma_permuted_bytes(const Sizes& sizes, int max_tokens) {
 }
 
 size_t wgmma_hidden_bytes(const Sizes& sizes, int max_tokens) {
-  // Fewer tokens may be cut into smaller chunks, but then there are fewer rows: the last term counts
-  // the worst, chunks of 48.
+  // Fewer tokens may be cut into smaller chunks, but then there are fewer rows: the last term
+  // counts the worst, chunks of 48.
   const int64_t rows = static_cast<int64_t>(max_tokens) * sizes.top_k;
   const int64_t chunks = std::min<int64_t>(sizes.num_experts, rows) + rows / 48;
   return static_cast<size_t>(rows + 8 * chunks + 8) * static_cast<size_t>(sizes.down_blocks) *

@@ -3,10 +3,11 @@
 //   up    h[row] = act(gate factor * (W_gate x[token]), up factor * (W_up x[token])), BF16
 //   down  slots[slot] = row weight * down factor * (W_down h[row])
 //
-// A tile is 256 packed weight rows times the rows of one chunk (n <= 160), over all of K in stages of
-// 128 columns (wgmma_map.h). One block an SM, 12 warps:
+// A tile is 256 packed weight rows times the rows of one chunk (n <= 160), over all of K in stages
+// of 128 columns (wgmma_map.h). One block an SM, 12 warps:
 //
-//   produce  warps 8..11. Weights by the copy engine; x rows gathered 16 bytes at a time by all four
+//   produce  warps 8..11. Weights by the copy engine; x rows gathered 16 bytes at a time by all
+//   four
 //            warps, or the rows of h by the copy engine.
 //   consume  warpgroups 0 and 1. Warpgroup w has tiles 2 w and 2 w + 1 (64 rows each) of the 256.
 //            Every k16: decode the next fragment while the tensor cores work on the last. N is the
@@ -18,8 +19,8 @@
 //
 // The stage of a tile's last columns is released after `finish`; the producers work ahead in the
 // others, and neither warpgroup waits for the other except through the ring.
-// Registers: those of the launch, 168 a thread, go from producers to consumers. Were it one more than
-// there are, setmaxnreg would wait for ever.
+// Registers: those of the launch, 168 a thread, go from producers to consumers. Were it one more
+// than there are, setmaxnreg would wait for ever.
 //
 // With HB_WATCHDOG, a wait of half a second says which it is and ends its thread.
 #pragma once
@@ -38,8 +39,6 @@
 
 namespace halfbyte::hopper {
 
-constexpr int kConsumerWarps = 8;
-constexpr int kProducerWarps = 4;
 constexpr int kWgmmaThreads = (kConsumerWarps + kProducerWarps) * 32;
 constexpr int kLaunchRegisters = 65536 / kWgmmaThreads / 8 * 8;
 constexpr int kConsumerRegisters = 232;
@@ -58,17 +57,8 @@ struct Tile {
 
 struct WgmmaShared {
   uint64_t full[kMaxStages], empty[kMaxStages];
-  Tile tiles[kMaxStages];  // of the stage
+  Tile tiles[kMaxStages];                          // of the stage
   uint32_t gathered[kProducerWarps][kGatherRows];  // rows of x, offset in 16 bytes
-};
-
-// A place in the ring. Producers and consumers go through the same sequence.
-struct Cursor {
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ void advance(int num_stages) {
-    if (++stage == num_stages) stage = 0, phase ^= 1;
-  }
 };
 
 #ifdef HB_WATCHDOG
@@ -90,8 +80,8 @@ __device__ __forceinline__ void ring_wait(uint32_t barrier, const Cursor& at, ui
     if (clock64() - begin > 1'000'000'000) break;
   }
   if (blockIdx.x < 2 && threadIdx.x % 32 == 0)
-    printf("\n   block %d warp %d waits for %s, stage %d parity %u", blockIdx.x, threadIdx.x / 32, what,
-           at.stage, parity);
+    printf("\n   block %d warp %d waits for %s, stage %d parity %u", blockIdx.x, threadIdx.x / 32,
+           what, at.stage, parity);
   asm volatile("exit;");
 }
 #else
@@ -114,12 +104,15 @@ struct Producer {
   static constexpr uint32_t kBlockBytes = kTileSlabs * slab_bytes(kFormat);
   static constexpr uint32_t kWeightBytes = stage_weight_bytes(kFormat);
 
-  __device__ __forceinline__ uint32_t full() const { return shared_address(&shared.full[at.stage]); }
+  __device__ __forceinline__ uint32_t full() const {
+    return shared_address(&shared.full[at.stage]);
+  }
   __device__ __forceinline__ uint32_t empty() const {
     return shared_address(&shared.empty[at.stage]);
   }
 
-  // Row r of operand B is gathered by warp r % 8 / 2: a warp has rows 2 warp, 2 warp + 1 of every 8.
+  // Row r of operand B is gathered by warp r % 8 / 2: a warp has rows 2 warp, 2 warp + 1 of
+  // every 8.
   __device__ void list_rows(const Chunk& chunk) {
     __syncwarp();
     for (int k = lane; k < kGatherRows; k += 32) {
@@ -131,8 +124,8 @@ struct Producer {
   }
   __device__ __forceinline__ void gather(uint32_t panels, int block, int rows) {
     const int r = 2 * warp + lane / 16, piece = lane % 16;
-    uint32_t to = panels + piece / 8 * rows * kPanelRowBytes + r * kPanelRowBytes +
-                  ((piece % 8) ^ r) * 16;
+    uint32_t to =
+        panels + piece / 8 * rows * kPanelRowBytes + r * kPanelRowBytes + ((piece % 8) ^ r) * 16;
     const uint8_t* from = p.b + block * (kBlockCols * 2) + piece * 16;
     uint32_t list = shared_address(&shared.gathered[warp][lane / 16]);
 #pragma unroll 4
@@ -251,8 +244,9 @@ struct Consumer {
   }
 
   // One group of wgmma with N = 8 eighths, kLow <= eighths <= kHigh. Choosing N here and not around
-  // the loop over K keeps one allocation of registers. NOTE: each N commits its own group; one commit
-  // for all would be a group of its own to the compiler, and wgmma_wait<1> would wait for every wgmma.
+  // the loop over K keeps one allocation of registers. NOTE: each N commits its own group; one
+  // commit for all would be a group of its own to the compiler, and wgmma_wait<1> would wait for
+  // every wgmma.
   template <int kLow, int kHigh>
   static __device__ __forceinline__ void wgmma_any(float (&acc)[kAtoms][kAccumulators],
                                                    const uint32_t (&fragments)[kAtoms][4],
@@ -317,7 +311,8 @@ struct Consumer {
             const uint32_t word = i == 0 ? q.x : i == 1 ? q.y : i == 2 ? q.z : q.w;
             decode_word(word, patterns[a], fragments[i % 2][a]);
           }
-          wgmma_any<1, kMaxColumns / 8>(acc, fragments[i % 2], panels + half * panel_step + i * 2, eighths);
+          wgmma_any<1, kMaxColumns / 8>(acc, fragments[i % 2], panels + half * panel_step + i * 2,
+                                        eighths);
           wgmma_wait<1>();
           // All but the newest are done: those of the stage before among them.
           if (half == 0 && i == 0 && block > 0) release(previous);
@@ -352,12 +347,16 @@ struct Consumer {
   __device__ __forceinline__ float activate_any(float gate, float up) const {
     const ActivationConstants& c = p.activation;
     switch (p.kind) {
-      case ActivationKind::kSitu: return activate<ActivationKind::kSitu>(gate, up, c);
-      case ActivationKind::kSwiglu: return activate<ActivationKind::kSwiglu>(gate, up, c);
+      case ActivationKind::kSitu:
+        return activate<ActivationKind::kSitu>(gate, up, c);
+      case ActivationKind::kSwiglu:
+        return activate<ActivationKind::kSwiglu>(gate, up, c);
       case ActivationKind::kSwigluClamped:
         return activate<ActivationKind::kSwigluClamped>(gate, up, c);
-      case ActivationKind::kGegluTanh: return activate<ActivationKind::kGegluTanh>(gate, up, c);
-      default: return activate<ActivationKind::kRelu2>(gate, up, c);
+      case ActivationKind::kGegluTanh:
+        return activate<ActivationKind::kGegluTanh>(gate, up, c);
+      default:
+        return activate<ActivationKind::kRelu2>(gate, up, c);
     }
   }
 
@@ -450,7 +449,8 @@ struct Consumer {
   __device__ void run() {
     for (;;) {
       wait_full();
-      // NOTE: of lane 0, so that the compiler sees one value a warp: uniform registers and branches.
+      // NOTE: of lane 0, so that the compiler sees one value a warp: uniform registers and
+      // branches.
       const int num_rows = __shfl_sync(~0u, shared.tiles[at.stage].num_rows, 0);
       if (num_rows == 0) break;
       consume_tile(num_rows);
@@ -469,8 +469,8 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   if (threadIdx.x == 0) {
     const bool up = p.product == Product::kUp;
     for (int i = 0; i < p.ring.num_stages; ++i) {
-      barrier_init(shared_address(&shared.full[i]), up ? 1 + kProducerWarps * 32 : 1);
-      barrier_init(shared_address(&shared.empty[i]), kConsumerWarps);
+      barrier_init(shared_address(&shared.full[i]), full_arrivals(up));
+      barrier_init(shared_address(&shared.empty[i]), kEmptyArrivals);
     }
     fence_barrier_init();
   }

@@ -1,9 +1,10 @@
-// Where things lie for the wgmma kernel: index maps that the kernel, its launcher and the tests share.
+// Where things lie for the wgmma kernel: index maps that the kernel, its launcher and the tests
+// share.
 //
 //   stage   = weights of 256 packed rows x 128 columns (4 blocks of layout.h), then operand B:
 //             2 panels of (rows, 64 columns), 128 B a row, its 16-byte pieces at
-//             piece ^ (row % 8): the 128-byte swizzle of wgmma. rows: those of the chunk, rounded up
-//             to 8.
+//             piece ^ (row % 8): the 128-byte swizzle of wgmma. rows: those of the chunk, rounded
+//             up to 8.
 //   order   operand B has inside each 128 columns the order in which decoded weights leave the
 //             registers: position -> natural column is `natural_column`.
 //   h       (hidden rows): of each chunk, F / 128 blocks one after the other, each block the two
@@ -20,8 +21,8 @@
 
 namespace halfbyte::hopper {
 
-constexpr int kPackedRows = 256;                        // of weights, a tile
-constexpr int kPackedTiles = kPackedRows / kTileRows;   // tiles of layout.h in it
+constexpr int kPackedRows = 256;                       // of weights, a tile
+constexpr int kPackedTiles = kPackedRows / kTileRows;  // tiles of layout.h in it
 constexpr int kPanelCols = 64;
 constexpr int kPanelRowBytes = 128;
 constexpr int kMaxStages = 8;
@@ -65,6 +66,27 @@ constexpr Ring ring_for(WeightFormat format, int chunk_rows, int room) {
   ring.num_stages = std::min(kMaxStages, room / ring.stage_bytes);
   return ring;
 }
+
+constexpr int kConsumerWarps = 8;
+constexpr int kProducerWarps = 4;
+
+// Arrivals that complete a phase of a stage's barriers. full: of the thread that expects the bytes
+// of the copy engine, and, where rows are gathered, of every producer once its copies are there.
+HB_HOST_DEVICE constexpr int full_arrivals(bool gathered) {
+  return gathered ? 1 + kProducerWarps * 32 : 1;
+}
+constexpr int kEmptyArrivals = kConsumerWarps;  // one lane of each
+
+// A place in the ring; producers and consumers go through the same sequence. A consumer waits for
+// the full barrier's phase of parity `phase`, a producer for the empty one's of the other parity,
+// which a new barrier has behind it.
+struct Cursor {
+  int stage = 0;
+  uint32_t phase = 0;
+  HB_HOST_DEVICE constexpr void advance(int num_stages) {
+    if (++stage == num_stages) stage = 0, phase ^= 1;
+  }
+};
 
 // Chunks that routing can make at most of `rows` rows.
 constexpr int max_chunks(int num_experts, int rows, int chunk_rows) {

@@ -1,5 +1,6 @@
-// wgmma m64nNk16: c (64 x N, fp32) += a (64 x 16, BF16 in registers) b (16 x N, BF16 in shared memory, K
-// contiguous), N a multiple of 8 up to 160. The asm text names each accumulator, so macros spell them.
+// wgmma m64nNk16: c (64 x N, fp32) += a (64 x 16, BF16 in registers) b (16 x N, BF16 in shared
+// memory, K contiguous), N a multiple of 8 up to 160. The asm text names each accumulator, so
+// macros spell them.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@ namespace halfbyte::hopper {
 
 // More would leave too few registers: the compiler would wait after each wgmma (C7512).
 constexpr int kMaxColumns = 160;
-constexpr int kAccumulators = kMaxColumns / 2;  // of a thread and 64 rows; N columns use N / 2 of them
+constexpr int kAccumulators =
+    kMaxColumns / 2;  // of a thread and 64 rows; N columns use N / 2 of them
 
 // Operand B at `address`: 128-byte swizzle, groups of 8 rows 1024 B apart.
 __device__ __forceinline__ uint64_t operand_b(uint32_t address) {
@@ -28,7 +30,8 @@ __device__ __forceinline__ void wgmma_wait() {
 }
 
 template <int kN>
-__device__ __forceinline__ void wgmma(float (&c)[kAccumulators], const uint32_t (&a)[4], uint64_t b);
+__device__ __forceinline__ void wgmma(float (&c)[kAccumulators], const uint32_t (&a)[4],
+                                      uint64_t b);
 
 // clang-format off
 #define HB_NAMES_4 "%0,%1,%2,%3"
