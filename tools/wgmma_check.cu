@@ -45,7 +45,6 @@ struct Case {
   int experts, top_k, hidden, intermediate, tokens;
   int fixed_rows;  // of every expert; 0: random routing
   double skew;     // Zipf exponent
-  bool f32_slots;
   double seconds;  // of timing; 0: none
 };
 
@@ -58,29 +57,26 @@ constexpr size_t kTiny = 2, kSmall = 11;  // the first so many cases; the others
 std::vector<Case> cases() {
   std::vector<Case> all = {
       // Small: tails of K, of row tiles, of chunks; every activation.
-      {"small", kNv, kSitu, 4, 2, 256, 128, 32, 0, 0, false, 0},
-      {"f32 slots", kNv, kSitu, 4, 2, 256, 128, 32, 0, 0, true, 0},
-      {"tails", kNv, ActivationKind::kSwiglu, 5, 3, 400, 208, 100, 0, 0, false, 0},
-      {"tails mx", kMx, ActivationKind::kSwiglu, 5, 3, 416, 224, 100, 0, 0, false, 0},
-      {"clamped", kNv, ActivationKind::kSwigluClamped, 5, 3, 512, 384, 200, 0, 0, false, 0},
-      {"geglu", kMx, ActivationKind::kGegluTanh, 5, 3, 512, 384, 200, 0, 0, false, 0},
-      {"relu2", kNv, ActivationKind::kRelu2, 5, 3, 512, 336, 200, 0, 0, false, 0},
-      {"relu2 mx", kMx, ActivationKind::kRelu2, 5, 3, 512, 352, 200, 0, 0, false, 0},
-      {"one expert", kNv, kSitu, 3, 1, 512, 256, 700, 700, 0, false, 0},
-      {"many tiles", kNv, kSitu, 64, 4, 768, 512, 640, 0, 1, false, 0},
-      {"gpt-oss mx", kMx, ActivationKind::kSwigluClamped, 32, 4, 2880, 2880, 512, 0, 0, false, 0},
+      {"small", kNv, kSitu, 4, 2, 256, 128, 32, 0, 0, 0},
+      {"small mx", kMx, kSitu, 4, 2, 256, 128, 32, 0, 0, 0},
+      {"tails", kNv, ActivationKind::kSwiglu, 5, 3, 400, 208, 100, 0, 0, 0},
+      {"tails mx", kMx, ActivationKind::kSwiglu, 5, 3, 416, 224, 100, 0, 0, 0},
+      {"clamped", kNv, ActivationKind::kSwigluClamped, 5, 3, 512, 384, 200, 0, 0, 0},
+      {"geglu", kMx, ActivationKind::kGegluTanh, 5, 3, 512, 384, 200, 0, 0, 0},
+      {"relu2", kNv, ActivationKind::kRelu2, 5, 3, 512, 336, 200, 0, 0, 0},
+      {"relu2 mx", kMx, ActivationKind::kRelu2, 5, 3, 512, 352, 200, 0, 0, 0},
+      {"one expert", kNv, kSitu, 3, 1, 512, 256, 700, 700, 0, 0},
+      {"many tiles", kNv, kSitu, 64, 4, 768, 512, 640, 0, 1, 0},
+      {"gpt-oss mx", kMx, ActivationKind::kSwigluClamped, 32, 4, 2880, 2880, 512, 0, 0, 0},
   };
-  // N by N, K3 at TP4.
-  for (int rows : {16, 32, 48, 64, 96, 128, 144, 160})
-    all.push_back({"N", kNv, kSitu, 896, 16, 3584, 768, 56 * rows, rows, 0, false, 0.03});
-  for (int tokens : {1024, 2048, 4096, 8192}) {
-    all.push_back({"TP1", kNv, kSitu, 896, 16, 3584, 3072, tokens, 0, 0, false, 0.04});
-    all.push_back({"TP4", kNv, kSitu, 896, 16, 3584, 768, tokens, 0, 0, false, 0.03});
-    all.push_back({"TP8", kNv, kSitu, 896, 16, 3584, 384, tokens, 0, 0, false, 0.03});
-  }
-  all.push_back({"TP4 mx", kMx, kSitu, 896, 16, 3584, 768, 8192, 0, 0, false, 0.03});
-  all.push_back({"TP4 zipf", kNv, kSitu, 896, 16, 3584, 768, 2048, 0, 1, false, 0.03});
-  all.push_back({"TP4 long", kNv, kSitu, 896, 16, 3584, 768, 8192, 0, 0, false, 1});
+  // N by N, K3 at TP4; then random routing.
+  for (int rows : {16, 48, 64, 128, 160})
+    all.push_back({"N", kNv, kSitu, 896, 16, 3584, 768, 56 * rows, rows, 0, 0.03});
+  all.push_back({"TP4", kNv, kSitu, 896, 16, 3584, 768, 2048, 0, 0, 0.03});
+  all.push_back({"TP4 zipf", kNv, kSitu, 896, 16, 3584, 768, 2048, 0, 1, 0.03});
+  all.push_back({"TP4", kNv, kSitu, 896, 16, 3584, 768, 4096, 0, 0, 0.03});
+  all.push_back({"TP8", kNv, kSitu, 896, 16, 3584, 384, 8192, 0, 0, 0.03});
+  all.push_back({"TP1", kNv, kSitu, 896, 16, 3584, 3072, 8192, 0, 0, 0.04});
   return all;
 }
 
@@ -313,8 +309,7 @@ bool run(const Case& c) {
   call.activation = activation_constants(shape.activation);
   call.num_tokens = c.tokens;
   call.chunk_rows = wgmma_chunk_rows(sizes, c.tokens);
-  if (c.fixed_rows > 0)
-    call.chunk_rows = std::max(48, std::min(kWgmmaRows, round_up_8(c.fixed_rows)));
+  if (c.fixed_rows > 0) call.chunk_rows = wgmma_kernel_rows(c.fixed_rows);
   const Lists lists = make_lists(c, call.chunk_rows);
 
   // Operands.
@@ -340,14 +335,13 @@ bool run(const Case& c) {
 
   Buffer<uint8_t> permuted(wgmma_permuted_bytes(sizes, c.tokens));
   Buffer<uint8_t> hidden(wgmma_hidden_bytes(sizes, c.tokens));
-  Buffer<uint8_t> slots(static_cast<size_t>(c.tokens) * c.top_k * c.hidden * (c.f32_slots ? 4 : 2));
+  Buffer<uint8_t> slots(static_cast<size_t>(c.tokens) * c.top_k * c.hidden * 2);
   CHECK_CUDA(cudaMemset(permuted.data, 0xFF, permuted.size));  // NaN
   CHECK_CUDA(cudaMemset(hidden.data, 0xFF, hidden.size));
   CHECK_CUDA(cudaMemset(slots.data, 0xFF, slots.size));
   call.permuted_x = permuted.data;
   call.hidden_rows = hidden.data;
   call.slots = slots.data;
-  call.slots_are_f32 = c.f32_slots;
 
   cudaDeviceProp properties;
   CHECK_CUDA(cudaGetDeviceProperties(&properties, 0));
@@ -449,25 +443,16 @@ bool run(const Case& c) {
           const size_t at = static_cast<size_t>(chunk.first_row + row);
           const double scale = gain * factors[2] * lists.weights[at];
           const size_t place = static_cast<size_t>(lists.slots[at]) * c.hidden + l;
-          double got;
-          if (c.f32_slots) {
-            const auto bytes = slots.get(place * 4, 4);
-            float v;
-            std::memcpy(&v, bytes.data(), 4);
-            got = v;
-          } else {
-            const auto bytes = slots.get(place * 2, 2);
-            got = bf16_value(static_cast<uint32_t>(bytes[0] | bytes[1] << 8));
-          }
+          const auto bytes = slots.get(place * 2, 2);
+          const double got = bf16_value(static_cast<uint32_t>(bytes[0] | bytes[1] << 8));
           slot_error.add(got, scale * sum,
-                         std::abs(scale * sum) * (c.f32_slots ? 1e-5 : 1.0 / 256) +
-                             4e-6 * scale * size + 1e-12);
+                         std::abs(scale * sum) / 256 + 4e-6 * scale * size + 1e-12);
         }
       }
     }
   }
   const bool good = h_error.bad == 0 && slot_error.bad == 0;
-  const Ring ring = ring_for(c.format, call.chunk_rows, kWgmmaRingBytes);
+  const Ring ring = ring_for(c.format, wgmma_kernel_rows(call.chunk_rows), kWgmmaRingBytes);
   std::printf(
       "%-10s E %3d L %4d F %4d T %5d chunks %4zu of %3d, %d stages  %s  h %.2f (%d bad, l2 %.4f) "
       "slots %.2f (%d bad, l2 %.4f)\n",

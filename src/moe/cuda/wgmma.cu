@@ -1,4 +1,6 @@
 // The compute-bound path: x in the order of operand B, then the two products (wgmma_kernel.cuh).
+#include <cmath>
+
 #include "moe/cuda/wgmma.h"
 
 namespace halfbyte::hopper {
@@ -30,10 +32,17 @@ __global__ void permute_kernel(const uint32_t* x, int64_t pairs_a_row, int pairs
 
 }  // namespace
 
+int wgmma_kernel_rows(int chunk_rows) {
+  for (int rows : kWgmmaKernelRows)
+    if (chunk_rows <= rows) return rows;
+  return kWgmmaRows;
+}
+
 int wgmma_chunk_rows(const Sizes& sizes, int num_tokens) {
-  // Half more than the mean and 16: uniform routing is hardly ever cut.
-  const int64_t mean = static_cast<int64_t>(num_tokens) * sizes.top_k / sizes.num_experts;
-  return static_cast<int>(std::clamp<int64_t>((mean * 3 / 2 + 16 + 7) / 8 * 8, 48, kWgmmaRows));
+  // The mean and four standard deviations: of uniform routing hardly an expert is cut.
+  const double mean = static_cast<double>(num_tokens) * sizes.top_k / sizes.num_experts;
+  return wgmma_kernel_rows(
+      static_cast<int>(std::min<double>(mean + 4 * std::sqrt(mean), kWgmmaRows)));
 }
 
 size_t wgmma_permuted_bytes(const Sizes& sizes, int max_tokens) {
@@ -41,10 +50,10 @@ size_t wgmma_permuted_bytes(const Sizes& sizes, int max_tokens) {
 }
 
 size_t wgmma_hidden_bytes(const Sizes& sizes, int max_tokens) {
-  // Fewer tokens may be cut into smaller chunks, but then there are fewer rows: the last term
-  // counts the worst, chunks of 48.
+  // Fewer tokens may be cut into smaller chunks, but then there are fewer rows: this counts the
+  // worst.
   const int64_t rows = static_cast<int64_t>(max_tokens) * sizes.top_k;
-  const int64_t chunks = std::min<int64_t>(sizes.num_experts, rows) + rows / 48;
+  const int64_t chunks = std::min<int64_t>(sizes.num_experts, rows) + rows / kWgmmaKernelRows[0];
   return static_cast<size_t>(rows + 8 * chunks + 8) * static_cast<size_t>(sizes.down_blocks) *
          kBlockCols * 2;
 }
@@ -66,10 +75,10 @@ cudaError_t launch_product(Product product, const Call& call, ActivationKind kin
                            WeightFormat format, const LaunchOptions& options) {
   const Sizes& sizes = call.sizes;
   const bool up = product == Product::kUp;
+  const int kernel_rows = wgmma_kernel_rows(call.chunk_rows);
   WgmmaParams p;
-  p.product = product;
   p.lists = call.lists;
-  p.ring = ring_for(format, call.chunk_rows, kWgmmaRingBytes);
+  p.ring = ring_for(format, kernel_rows, kWgmmaRingBytes);
   p.top_k = sizes.top_k;
   p.packed = call.packed;
   p.expert_bytes = sizes.expert_bytes;
@@ -83,11 +92,16 @@ cudaError_t launch_product(Product product, const Call& call, ActivationKind kin
   p.out = up ? call.hidden_rows : call.slots;
   p.out_blocks = sizes.down_blocks;
   p.out_columns = sizes.hidden;
-  p.out_is_f32 = call.slots_are_f32;
   p.kind = kind;
   p.activation = call.activation;
-  return format == WeightFormat::kMxfp4 ? launch_wgmma_mxfp4(p, options)
-                                        : launch_wgmma_nvfp4(p, options);
+  switch (kernel_rows) {
+    case 64:
+      return launch_wgmma_64(product, format, p, options);
+    case 112:
+      return launch_wgmma_112(product, format, p, options);
+    default:
+      return launch_wgmma_160(product, format, p, options);
+  }
 }
 
 cudaError_t launch_wgmma(const Call& call, ActivationKind kind, WeightFormat format,

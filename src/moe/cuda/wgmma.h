@@ -6,12 +6,13 @@
 
 namespace halfbyte::hopper {
 
-constexpr int kWgmmaRingBytes = 224 * 1024;  // of the 227 KB of a block
+// Of the 227 KB of a block: staging, alignment and what is declared statically need the rest.
+constexpr int kStagingBytes = 8192;  // of each of the two warpgroups
+constexpr int kWgmmaRingBytes = 227 * 1024 - 2 * kStagingBytes - 1024 - 4608;
 
 enum class Product { kUp, kDown };
 
 struct WgmmaParams {
-  Product product = Product::kUp;
   RoutingLists lists;
   Ring ring;
   int top_k = 0;
@@ -22,11 +23,10 @@ struct WgmmaParams {
   // Operand B: up: permuted x, (T, padded L); down: h.
   const uint8_t* b = nullptr;
   uint32_t b_pitch = 0;  // 16-byte pieces a row
-  // up: h; down: slots.
+  // up: h; down: slots, BF16.
   void* out = nullptr;
   int out_blocks = 0;   // up: K blocks of h
   int out_columns = 0;  // down: L
-  bool out_is_f32 = false;
   ActivationKind kind = ActivationKind::kSwiglu;
   ActivationConstants activation;
 };
@@ -43,7 +43,15 @@ cudaError_t launch_permute(const Call& call, WeightFormat format, const LaunchOp
 cudaError_t launch_product(Product product, const Call& call, ActivationKind kind,
                            WeightFormat format, const LaunchOptions& options);
 
-cudaError_t launch_wgmma_nvfp4(const WgmmaParams& params, const LaunchOptions& options);
-cudaError_t launch_wgmma_mxfp4(const WgmmaParams& params, const LaunchOptions& options);
+// The kernels, by the most rows of a chunk: each has some N compiled in, the last as many as that.
+constexpr int kWgmmaKernelRows[] = {64, 112, 160};
+cudaError_t launch_wgmma_64(Product product, WeightFormat format, const WgmmaParams& params,
+                            const LaunchOptions& options);
+cudaError_t launch_wgmma_112(Product product, WeightFormat format, const WgmmaParams& params,
+                             const LaunchOptions& options);
+cudaError_t launch_wgmma_160(Product product, WeightFormat format, const WgmmaParams& params,
+                             const LaunchOptions& options);
+// The first of them that takes chunks of chunk_rows.
+int wgmma_kernel_rows(int chunk_rows);
 
 }  // namespace halfbyte::hopper

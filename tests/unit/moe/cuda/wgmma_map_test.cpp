@@ -68,10 +68,10 @@ TEST(WgmmaMap, ChunksOfHiddenRowsDoNotOverlap) {
 TEST(WgmmaMap, RingsFitAndHaveAtLeastThreeStages) {
   for (const WeightFormat format : kFormats)
     for (int rows = 1; rows <= 160; ++rows) {
-      const Ring ring = ring_for(format, rows, 224 * 1024);
+      const Ring ring = ring_for(format, rows, 205 * 1024);
       EXPECT_GE(ring.num_stages, 3) << rows;
       EXPECT_LE(ring.num_stages, kMaxStages);
-      EXPECT_LE(ring.num_stages * ring.stage_bytes, 224 * 1024);
+      EXPECT_LE(ring.num_stages * ring.stage_bytes, 205 * 1024);
       // Panels start where the swizzle repeats.
       EXPECT_EQ(stage_weight_bytes(format) % 1024, 0);
       EXPECT_EQ(ring.stage_bytes % 1024, 0);

@@ -1,9 +1,0 @@
-#include "moe/cuda/wgmma_kernel.cuh"
-
-namespace halfbyte::hopper {
-
-cudaError_t launch_wgmma_nvfp4(const WgmmaParams& params, const LaunchOptions& options) {
-  return launch_wgmma_kernel<WeightFormat::kNvfp4>(params, options);
-}
-
-}  // namespace halfbyte::hopper
