@@ -9,9 +9,10 @@ set(HALFBYTE_CUDA auto CACHE STRING "Hopper kernels: auto, on or off")
 set_property(CACHE HALFBYTE_CUDA PROPERTY STRINGS auto on off)
 set(HALFBYTE_CUDA_FOUND OFF)
 # What is compiled only with CUDA; without it, `drop_cuda_files(LIST)` takes it out of a list. The
-# layout of packed experts and its packer on the host need none: they are built and tested everywhere.
+# layout of packed experts, its packer on the host and the index maps of wgmma need none: they are built
+# and tested everywhere.
 set(HALFBYTE_CUDA_FILES "/(cuda|dequant|gpu)/|\\.cu$")
-set(HALFBYTE_HOST_FILES "/moe/cuda/(layout|pack)(_test)?\\.(cpp|h)$")
+set(HALFBYTE_HOST_FILES "/moe/cuda/(layout|pack|wgmma_map)(_test)?\\.(cpp|h)$")
 function(drop_cuda_files name)
   if(NOT HALFBYTE_CUDA_FOUND)
     set(host_files ${${name}})

@@ -41,13 +41,45 @@ __device__ __forceinline__ float tanh_fast(float z) {
   return fabsf(z) < 0.1f ? near : far;
 }
 
+__device__ __forceinline__ float exp_negative(float z) {  // exp(z) of z <= 0; 0 below 2^-126
+  float e;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(z * 1.4426950408889634f));
+  return e;
+}
+
+// (1 - e) / (1 + e) without the division: what tanh_fast makes of |z|, times 1 + e.
+__device__ __forceinline__ float tanh_times(float z, float e) {
+  const float z2 = z * z;
+  const float near = z * fmaf(z2, fmaf(z2, 2.0f / 15.0f, -1.0f / 3.0f), 1.0f) * (1.0f + e);
+  return z < 0.1f ? near : 1.0f - e;
+}
+
+// beta tanh(gate / beta) sigmoid(gate) * linear_beta tanh(up / linear_beta), of magnitudes; signs
+// last. One division for all three, and for beta = 4 one exponential for both of gate.
+__device__ __forceinline__ float situ(float gate, float up, const ActivationConstants& c) {
+  const float z = fabsf(gate) * c.one_over_beta;
+  const float e = exp_negative(-2.0f * z);
+  const float s = c.beta == 4.0f ? e * e : exp_negative(-fabsf(gate));
+  float over = c.beta * tanh_times(z, e) * (gate < 0 ? s : 1.0f);
+  float under = (1.0f + e) * (1.0f + s);
+  float sign = gate;
+  if (c.linear_beta != 0) {
+    const float u = fabsf(up) * c.one_over_linear_beta;
+    const float f = exp_negative(-2.0f * u);
+    over *= c.linear_beta * tanh_times(u, f);
+    under *= 1.0f + f;
+    sign = __uint_as_float(__float_as_uint(gate) ^ __float_as_uint(up));
+  } else {
+    over *= up;
+  }
+  const float y = __fdividef(over, under);
+  return __uint_as_float(__float_as_uint(y) ^ (__float_as_uint(sign) & 0x80000000u));
+}
+
 template <ActivationKind kKind>
 __device__ __forceinline__ float activate(float gate, float up, const ActivationConstants& c) {
   if constexpr (kKind == ActivationKind::kSitu) {
-    const float g = c.beta * tanh_fast(gate * c.one_over_beta) * sigmoid(gate);
-    const float u =
-        c.linear_beta != 0 ? c.linear_beta * tanh_fast(up * c.one_over_linear_beta) : up;
-    return g * u;
+    return situ(gate, up, c);
   } else if constexpr (kKind == ActivationKind::kSwiglu) {
     return gate * sigmoid(gate) * up;
   } else if constexpr (kKind == ActivationKind::kSwigluClamped) {

@@ -28,7 +28,7 @@ constexpr int kFewExperts = 8192;
 constexpr int kFewParts = 4;           // of the rows that a thread block of `few` may own
 constexpr int kFewPartCounters = 512;  // where their counters begin
 constexpr int kStreamRows = 16;
-constexpr int kWgmmaRows = 192;
+constexpr int kWgmmaRows = 160;
 
 struct Sizes {
   int hidden = 0, intermediate = 0;                                  // L, F
@@ -66,6 +66,7 @@ struct Call {
 
   // Workspace.
   RoutingLists lists;
+  int chunk_rows = 0;           // what `route` was given as the most rows of a chunk
   void* hidden_rows = nullptr;  // h, BF16
   void* permuted_x = nullptr;   // wgmma: x with each 64 columns in the order of its operand B
   void* slots = nullptr;        // (T K, L) outputs of slots, weighted

@@ -1,0 +1,96 @@
+// Where things lie for the wgmma kernel: index maps that the kernel, its launcher and the tests
+// share.
+//
+//   stage   = weights of 256 packed rows x 128 columns (4 blocks of layout.h), then operand B:
+//             2 panels of (rows, 64 columns), 128 B a row, its 16-byte pieces at
+//             piece ^ (row % 8): the 128-byte swizzle of wgmma. rows: those of the chunk, rounded
+//             up to 8.
+//   order   operand B has inside each 128 columns the order in which decoded weights leave the
+//             registers: position -> natural column is `natural_column`.
+//   h       (hidden rows): of each chunk, F / 128 blocks one after the other, each block the two
+//             panels of a stage as they lie in shared memory: one copy brings it.
+//   tiles   tile = chunk * row_tiles + row_tile, dealt to thread blocks in turn: the chunks of an
+//             expert follow each other, so its weights come from HBM once.
+//
+// Checked by tests/unit/moe/cuda/wgmma_map_test.cpp.
+#pragma once
+
+#include <algorithm>
+
+#include "moe/cuda/layout.h"
+
+namespace halfbyte::hopper {
+
+constexpr int kPackedRows = 256;                       // of weights, a tile
+constexpr int kPackedTiles = kPackedRows / kTileRows;  // tiles of layout.h in it
+constexpr int kPanelCols = 64;
+constexpr int kPanelRowBytes = 128;
+constexpr int kMaxStages = 8;
+
+HB_HOST_DEVICE constexpr int round_up_8(int n) { return (n + 7) & ~7; }
+
+// The column, within its block of 128, whose value lies at `position` of operand B.
+HB_HOST_DEVICE constexpr int natural_column(WeightFormat format, int position) {
+  const int half = position / 64, instruction = position / 16 % 4, p = position % 16;
+  return column(format, half, p % 8 / 2) + 4 * instruction + 2 * (p / 8) + p % 2;
+}
+// Its inverse.
+HB_HOST_DEVICE constexpr int stored_position(WeightFormat format, int c) {
+  const bool wide = format == WeightFormat::kMxfp4;
+  const int half = wide ? c / 16 % 2 : c / 64, t = wide ? c / 32 : c / 16 % 4;
+  const int instruction = c / 4 % 4, j = c % 4;
+  return half * 64 + instruction * 16 + 2 * t + 8 * (j / 2) + j % 2;
+}
+// Byte of the value (row, position) in the panels of `rows` rows, a multiple of 8.
+HB_HOST_DEVICE constexpr int panel_byte(int rows, int row, int position) {
+  const int panel = position / kPanelCols, byte = position % kPanelCols * 2;
+  return panel * rows * kPanelRowBytes + row * kPanelRowBytes + ((byte / 16) ^ (row % 8)) * 16 +
+         byte % 16;
+}
+// The row of h, in units of padded F, at which a chunk begins: room for its rows rounded up to 8,
+// whatever the chunks before it hold.
+HB_HOST_DEVICE constexpr int hidden_row(int chunk, int first_row) {
+  return (first_row / 8 + chunk) * 8;
+}
+
+constexpr int stage_weight_bytes(WeightFormat format) {
+  return kPackedTiles * kTileSlabs * slab_bytes(format);
+}
+// Shared memory of the ring of stages: as many as fit.
+struct Ring {
+  int stage_bytes = 0, num_stages = 0;
+};
+constexpr Ring ring_for(WeightFormat format, int chunk_rows, int room) {
+  Ring ring;
+  ring.stage_bytes = stage_weight_bytes(format) + round_up_8(chunk_rows) * 2 * kPanelRowBytes;
+  ring.num_stages = std::min(kMaxStages, room / ring.stage_bytes);
+  return ring;
+}
+
+constexpr int kConsumerWarps = 8;
+constexpr int kProducerWarps = 4;
+
+// Arrivals that complete a phase of a stage's barriers. full: of the thread that expects the bytes
+// of the copy engine, and, where rows are gathered, of every producer once its copies are there.
+HB_HOST_DEVICE constexpr int full_arrivals(bool gathered) {
+  return gathered ? 1 + kProducerWarps * 32 : 1;
+}
+constexpr int kEmptyArrivals = kConsumerWarps;  // one lane of each
+
+// A place in the ring; producers and consumers go through the same sequence. A consumer waits for
+// the full barrier's phase of parity `phase`, a producer for the empty one's of the other parity,
+// which a new barrier has behind it.
+struct Cursor {
+  int stage = 0;
+  uint32_t phase = 0;
+  HB_HOST_DEVICE constexpr void advance(int num_stages) {
+    if (++stage == num_stages) stage = 0, phase ^= 1;
+  }
+};
+
+// Chunks that routing can make at most of `rows` rows.
+constexpr int max_chunks(int num_experts, int rows, int chunk_rows) {
+  return std::min(num_experts, rows) + rows / chunk_rows;
+}
+
+}  // namespace halfbyte::hopper
