@@ -1,7 +1,8 @@
 // Backend "hopper": which kernels a call takes, and what lies where in its workspace.
 //
-//   T <= 8 (and their slots fit into one block's tables)   few
-//   else                                                   route, stream (up, down), combine
+//   T <= 4, or T <= 8 and little to read    few, if its tables fit
+//   T <= 64, or up to 12 rows an expert      route, stream (up, down), combine
+//   more                                     route, wgmma (x in its order, up, down), combine
 //
 // The choice looks at shapes only, never at the routing: a captured graph serves any. The workspace
 // is carved anew for each call; nothing in it outlives the call. The few counters that must be zero
@@ -20,6 +21,7 @@
 #include "moe/backend.h"
 #include "moe/cuda/kernels.h"
 #include "moe/cuda/pack.h"
+#include "moe/cuda/wgmma.h"
 
 namespace halfbyte {
 namespace {
@@ -31,6 +33,11 @@ using hopper::LaunchOptions;
 using hopper::Sizes;
 
 constexpr int kF32SlotTokens = 64;  // up to here slot outputs are kept in fp32
+// NOTE: measured on an H200, K3's shape at TP 1, 4 and 8: from where on stream is faster than few
+// (its three launches cost 20 us, its other merits show beyond 4 tokens), and wgmma than stream.
+constexpr int kFewAlways = 4;
+constexpr double kFewBytes = 0.5e9;
+constexpr int64_t kStreamMeanRows = 12;
 constexpr int64_t kAlignment = 16;  // of rows, for the copy engine
 
 Sizes sizes_of(const MoeShape& shape, const ExpertLayout& expert) {
@@ -69,10 +76,10 @@ class HopperMoePlan : public MoePlan {
     layout_.packed_bytes = expert_.bytes * static_cast<size_t>(shape.num_experts);
     if (expert_.bytes > UINT32_MAX) refuse("an expert", "4 GiB at most");
     sizes_ = sizes_of(shape, expert_);
-    chunk_rows_ = hopper::kStreamRows;
-    while (chunk_rows_ > 1 && !hopper::stream_fits(sizes_, chunk_rows_, shape.weights))
-      chunk_rows_ /= 2;
-    if (!hopper::stream_fits(sizes_, chunk_rows_, shape.weights))
+    stream_rows_ = hopper::kStreamRows;
+    while (stream_rows_ > 1 && !hopper::stream_fits(sizes_, stream_rows_, shape.weights))
+      stream_rows_ /= 2;
+    if (!hopper::stream_fits(sizes_, stream_rows_, shape.weights))
       refuse("a row of x or h", "as fits into shared memory beside the weights");
     if (!hopper::route_fits(sizes_)) refuse("num_experts", "16384 at most");
   }
@@ -83,14 +90,25 @@ class HopperMoePlan : public MoePlan {
   const Sizes& sizes() const { return sizes_; }
   CudaDevice& device() const { return device_; }
 
+  enum class Path { kFew, kStream, kWgmma };
+  Path path_of(int num_tokens) const {
+    if (takes_few(num_tokens)) return Path::kFew;
+    return num_tokens <= most_stream_tokens() ? Path::kStream : Path::kWgmma;
+  }
+
+  bool takes_few(int num_tokens) const {
+    const double bytes =
+        static_cast<double>(num_tokens) * shape_.top_k * static_cast<double>(expert_.bytes);
+    return (num_tokens <= kFewAlways || bytes <= kFewBytes) &&
+           hopper::few_fits(sizes_, num_tokens, shape_.weights);
+  }
+
   // Rows of an expert that are multiplied together: more share a pass over the weights, fewer leave
   // more shared memory to them.
   int chunk_rows(int num_tokens) const {
+    if (path_of(num_tokens) == Path::kWgmma) return hopper::wgmma_chunk_rows(sizes_, num_tokens);
     const bool short_lists = int64_t{num_tokens} * shape_.top_k <= 3 * int64_t{shape_.num_experts};
-    return short_lists ? std::min(8, chunk_rows_) : chunk_rows_;
-  }
-  bool takes_few(int num_tokens) const {
-    return hopper::few_fits(sizes_, num_tokens, shape_.weights);
+    return short_lists ? std::min(8, stream_rows_) : stream_rows_;
   }
 
   // The workspace of a call of `num_tokens` tokens.
@@ -98,42 +116,50 @@ class HopperMoePlan : public MoePlan {
     Carver carver{base};
     const size_t slots = static_cast<size_t>(num_tokens) * static_cast<size_t>(shape_.top_k);
     const size_t h_row = static_cast<size_t>(sizes_.down_blocks * hopper::kBlockCols);
-    if (takes_few(num_tokens)) {
+    const Path path = path_of(num_tokens);
+    if (path == Path::kFew) {
       call.hidden_rows = carver.take<uint16_t>(slots * hopper::kFewTokens * h_row);
       call.partial_sums = carver.take<float>(static_cast<size_t>(
           hopper::kFewParts * sizes_.down_tiles * hopper::kTileRows * hopper::kFewTokens));
       return carver;
     }
-    const auto rows = static_cast<size_t>(chunk_rows(num_tokens));
-    const size_t chunks =
-        slots / rows + std::min(slots, static_cast<size_t>(shape_.num_experts)) + 1;
+    call.chunk_rows = chunk_rows(num_tokens);
+    const size_t chunks = slots / static_cast<size_t>(call.chunk_rows) +
+                          std::min(slots, static_cast<size_t>(shape_.num_experts)) + 1;
     call.lists.num_chunks = carver.take<int>(1);
     call.lists.chunks = carver.take<Chunk>(chunks);
     call.lists.row_slots = carver.take<int>(slots);
     call.lists.row_weights = carver.take<float>(slots);
-    call.hidden_rows = carver.take<uint16_t>(slots * h_row);
-    call.stream_parts = carver.take<std::byte>(hopper::stream_part_bytes(device_.num_sms()));
+    if (path == Path::kWgmma) {
+      call.permuted_x = carver.take<std::byte>(hopper::wgmma_permuted_bytes(sizes_, num_tokens));
+      call.hidden_rows = carver.take<std::byte>(hopper::wgmma_hidden_bytes(sizes_, num_tokens));
+    } else {
+      call.hidden_rows = carver.take<uint16_t>(slots * h_row);
+      call.stream_parts = carver.take<std::byte>(hopper::stream_part_bytes(device_.num_sms()));
+    }
     call.slots_are_f32 = num_tokens <= kF32SlotTokens;
     const size_t outputs = slots * static_cast<size_t>(shape_.hidden);
     call.slots = carver.take<std::byte>(outputs * (call.slots_are_f32 ? 4 : 2));
     return carver;
   }
 
-  // The largest over all numbers of tokens: each part grows with them, but for the two borders.
+  // The largest over all numbers of tokens: within a path every part grows with them, and slots
+  // change their type once.
   size_t workspace_bytes() const override {
     size_t bytes = 0;
-    for (int tokens : {hopper::kFewTokens, kF32SlotTokens, limits_.max_tokens}) {
+    for (int tokens :
+         {hopper::kFewTokens, kF32SlotTokens, most_stream_tokens(), limits_.max_tokens}) {
       Call call;
       bytes = std::max(bytes, carve(call, std::min(tokens, limits_.max_tokens), nullptr).bytes);
     }
-    // With longer chunks there are fewer of them: count the shorter ones too.
+    // NOTE: longer chunks are fewer: a little less than one expert more may have two.
     return bytes + static_cast<size_t>(shape_.num_experts + 1) * sizeof(Chunk);
   }
 
-  bool takes_f32_x() const override { return false; }
   std::string describe() const override {
-    return fmt::format("moe hopper, layout {}, few up to {} tokens, stream with {} rows, {} SMs",
-                       layout_.name, hopper::kFewTokens, chunk_rows_, device_.num_sms());
+    return fmt::format(
+        "moe hopper, layout {}, few up to {} tokens, stream ({} rows) up to {}, then wgmma, {} SMs",
+        layout_.name, hopper::kFewTokens, stream_rows_, most_stream_tokens(), device_.num_sms());
   }
 
   void pack_expert(const ExpertWeights& expert, std::span<std::byte> packed) const override {
@@ -144,6 +170,14 @@ class HopperMoePlan : public MoePlan {
   std::unique_ptr<MoeLayer> bind(const void* packed, size_t packed_bytes) const override;
 
  private:
+  // Experts have kStreamMeanRows rows on average, if all are here. Small calls keep their outputs
+  // of slots in fp32, which wgmma does not.
+  int most_stream_tokens() const {
+    const int64_t tokens = kStreamMeanRows * shape_.num_experts / shape_.top_k;
+    return static_cast<int>(
+        std::clamp<int64_t>(tokens, kF32SlotTokens, std::max(kF32SlotTokens, limits_.max_tokens)));
+  }
+
   [[noreturn]] void refuse(const char* what, const char* limit) const {
     throw Error(
         ErrorKind::kUnsupported, "moe backend",
@@ -158,7 +192,7 @@ class HopperMoePlan : public MoePlan {
   ExpertLayout expert_;
   MoeLayout layout_;
   Sizes sizes_;
-  int chunk_rows_ = 0;
+  int stream_rows_ = 0;
 };
 
 void check_rows(const TensorView& view, const char* name) {
@@ -206,13 +240,16 @@ class HopperMoeLayer : public MoeLayer {
     device.make_current();
     const LaunchOptions options{static_cast<cudaStream_t>(device.stream()), device.num_sms()};
     const ActivationKind kind = shape.activation.kind;
-    if (plan_.takes_few(routing.num_tokens)) {
+    const HopperMoePlan::Path path = plan_.path_of(routing.num_tokens);
+    if (path == HopperMoePlan::Path::kFew) {
       HB_CUDA(launch_few(call, kind, shape.weights, options));
       return;
     }
-    const int rows = plan_.chunk_rows(routing.num_tokens);
-    HB_CUDA(launch_route(call, rows, options));
-    HB_CUDA(launch_stream(call, kind, shape.weights, rows, options));
+    HB_CUDA(launch_route(call, call.chunk_rows, options));
+    if (path == HopperMoePlan::Path::kStream)
+      HB_CUDA(launch_stream(call, kind, shape.weights, call.chunk_rows, options));
+    else
+      HB_CUDA(launch_wgmma(call, kind, shape.weights, options));
     HB_CUDA(launch_combine(call, options));
   }
 
