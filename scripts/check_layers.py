@@ -25,6 +25,7 @@ LAYERS = {
     "moe": ["base", "formats", "simd", "cuda", "ops"],
     "convert": ["base", "formats"],
     "model": ["base", "formats", "ops", "moe"],
+    "c_api": ["base", "formats", "cuda", "moe"],
     "engine": ["base", "formats", "ops", "moe", "model"],
     "server": ["base", "text", "engine"],
     "apps": ["base", "formats", "text", "simd", "cuda", "ops", "moe", "convert", "model",
@@ -38,6 +39,7 @@ PUBLIC = {
     "device.h": "base",
     "activation.h": "ops",
     "moe.h": "moe",
+    "halfbyte_c.h": "c_api",
 }
 
 PRIVATE_FOLDERS = {"ref", "cpu", "cuda", "dequant"}

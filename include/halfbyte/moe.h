@@ -26,6 +26,8 @@
 
 namespace halfbyte {
 
+class DevicePacker;  // src/moe/device_packer.h
+
 struct MoeShape {
   int num_experts = 0;   // E
   int top_k = 0;         // K
@@ -85,6 +87,9 @@ class MoePlan {
   // and every scale; throws Error{kInput} that names the tensor. May be called for different
   // experts from several threads.
   virtual void pack_expert(const ExpertWeights& expert, std::span<std::byte> packed) const = 0;
+  // Packs tensors that lie in the device's memory; null: this backend packs on the host only. Lives
+  // as long as the plan.
+  virtual const DevicePacker* device_packer() const { return nullptr; }
   // `packed` (device memory, layout().packed_bytes) must outlive the layer. Checks everything, here
   // and never again.
   virtual std::unique_ptr<MoeLayer> bind(const void* packed, size_t packed_bytes) const = 0;

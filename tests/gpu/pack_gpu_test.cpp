@@ -113,10 +113,10 @@ class Tensors {
       const auto tensor = [&](const DeviceBytes& bytes) {
         const int64_t expert = static_cast<int64_t>(bytes.bytes()) / num_experts;
         const int64_t row = expert / rows;
-        return StoredTensor{bytes.data() + offset * row, expert, row * row_step};
+        return StridedTensor{bytes.data() + offset * row, expert, row * row_step};
       };
-      return StoredMatrices{tensor(*device_[codes]), tensor(*device_[codes + 1]),
-                            reinterpret_cast<const float*>(device_[4]->data()) + global, 3};
+      return StridedMatrices{tensor(*device_[codes]), tensor(*device_[codes + 1]),
+                             reinterpret_cast<const float*>(device_[4]->data()) + global, 3};
     };
     const int F = shape.intermediate;
     const int64_t step = interleaved_ ? 2 : 1;
@@ -124,7 +124,7 @@ class Tensors {
     view_.up = side(0, gated_ ? 2 * F : F, step, !gated_ ? 0 : interleaved_ ? 1 : F, 1);
     view_.down = side(2, shape.hidden, 1, 0, 2);
   }
-  const StoredExperts& view() const { return view_; }
+  const StridedExperts& view() const { return view_; }
   DeviceBytes& up_codes() { return *device_[0]; }
   DeviceBytes& up_scales() { return *device_[1]; }
 
@@ -153,7 +153,7 @@ class Tensors {
   bool gated_, interleaved_;
   Bytes up_codes_, up_scales_, down_codes_, down_scales_, globals_;
   std::vector<std::unique_ptr<DeviceBytes>> device_;
-  StoredExperts view_;
+  StridedExperts view_;
 };
 
 class HopperPackGpu : public ::testing::TestWithParam<Case> {
@@ -274,7 +274,7 @@ TEST_P(HopperPackLayerGpu, RefusesAddressesThatAreNotAligned) {
   const auto experts = testing_hopper::random_experts(shape, random_);
   const Tensors tensors(shape, experts.views, false);
   DeviceBytes packed(expert_layout(shape).bytes + 128);
-  StoredExperts moved = tensors.view();
+  StridedExperts moved = tensors.view();
   moved.down.codes.data += 4;
   EXPECT_THROW(pack_experts_device(shape, moved, packed.data(), bad(), nullptr), Error);
   moved = tensors.view();
@@ -297,14 +297,15 @@ TEST_P(HopperPackLayerGpu, RunsAtTheSpeedOfMemory) {
   const auto stride = static_cast<int64_t>(layout.bytes);
   const int64_t group = shape.weights == WeightFormat::kMxfp4 ? 32 : 16;
   const auto matrix = [&](size_t codes, size_t scales, int cols) {
-    return StoredMatrices{{stored.data() + codes, stride, cols / 2},
-                          {stored.data() + scales, stride, cols / group},
-                          reinterpret_cast<const float*>(stored.data() + layout.factor_offset),
-                          stride / 4};
+    return StridedMatrices{{stored.data() + codes, stride, cols / 2},
+                           {stored.data() + scales, stride, cols / group},
+                           reinterpret_cast<const float*>(stored.data() + layout.factor_offset),
+                           stride / 4};
   };
-  const StoredExperts experts = {matrix(staged.gate_codes, staged.gate_scales, shape.hidden),
-                                 matrix(staged.up_codes, staged.up_scales, shape.hidden),
-                                 matrix(staged.down_codes, staged.down_scales, shape.intermediate)};
+  const StridedExperts experts = {
+      matrix(staged.gate_codes, staged.gate_scales, shape.hidden),
+      matrix(staged.up_codes, staged.up_scales, shape.hidden),
+      matrix(staged.down_codes, staged.down_scales, shape.intermediate)};
   const Bytes before = stored.get(tail, layout.bytes);
   // 0x3C is a scale of both formats, and as four bytes a global scale.
   const auto view = [&](size_t codes, size_t scales, int64_t rows, int64_t cols) {

@@ -21,6 +21,7 @@
 #include "moe/backend.h"
 #include "moe/cuda/kernels.h"
 #include "moe/cuda/pack.h"
+#include "moe/cuda/pack_device.h"
 #include "moe/cuda/wgmma.h"
 
 namespace halfbyte {
@@ -67,10 +68,56 @@ struct Carver {
   }
 };
 
+class HopperPacker : public DevicePacker {
+ public:
+  HopperPacker(const MoeShape& shape, CudaDevice& device) : shape_(shape), device_(device) {}
+
+  StagedExpert staged() const override { return hopper::staged_expert(shape_); }
+
+  void pack(const StridedExperts& experts, int first, int count, void* packed) const override {
+    MoeShape part = shape_;
+    part.num_experts = count;
+    auto* const here = static_cast<std::byte*>(packed) +
+                       static_cast<size_t>(first) * hopper::expert_layout(shape_).bytes;
+    count_bad([&](uint32_t* num_bad, cudaStream_t stream) {
+      return hopper::pack_experts_device(part, experts, here, num_bad, stream);
+    });
+  }
+
+  void pack_in_place(void* packed, void* scratch, size_t scratch_bytes) const override {
+    count_bad([&](uint32_t* num_bad, cudaStream_t stream) {
+      return hopper::pack_experts_in_place(shape_, packed, scratch, scratch_bytes, num_bad, stream);
+    });
+  }
+
+ private:
+  template <class Pack>
+  void count_bad(const Pack& queue_packing) const {
+    device_.make_current();
+    const Buffer counter = device_.allocate(sizeof(uint32_t));
+    HB_CUDA(queue_packing(static_cast<uint32_t*>(counter.data()),
+                          static_cast<cudaStream_t>(device_.stream())));
+    uint32_t num_bad = 0;
+    device_.copy_to_host(&num_bad, counter.data(), sizeof num_bad);
+    if (num_bad > 0)
+      throw Error(ErrorKind::kInput, "packing on the GPU",
+                  fmt::format("{} scales that no weight can have: block scales must not be NaN, "
+                              "global scales must be finite and above 0",
+                              num_bad));
+  }
+
+  MoeShape shape_;
+  CudaDevice& device_;
+};
+
 class HopperMoePlan : public MoePlan {
  public:
   HopperMoePlan(const MoeShape& shape, const MoeLimits& limits, CudaDevice& device)
-      : shape_(shape), limits_(limits), device_(device), expert_(hopper::expert_layout(shape)) {
+      : shape_(shape),
+        limits_(limits),
+        device_(device),
+        packer_(shape, device),
+        expert_(hopper::expert_layout(shape)) {
     layout_.name = fmt::format("{}.hopper.slab16x128", name_of(shape.weights));
     layout_.expert_bytes = expert_.bytes;
     layout_.packed_bytes = expert_.bytes * static_cast<size_t>(shape.num_experts);
@@ -167,6 +214,8 @@ class HopperMoePlan : public MoePlan {
     hopper::pack_expert_host(shape_, expert, packed);
   }
 
+  const DevicePacker* device_packer() const override { return &packer_; }
+
   std::unique_ptr<MoeLayer> bind(const void* packed, size_t packed_bytes) const override;
 
  private:
@@ -189,6 +238,7 @@ class HopperMoePlan : public MoePlan {
   MoeShape shape_;
   MoeLimits limits_;
   CudaDevice& device_;
+  HopperPacker packer_;
   ExpertLayout expert_;
   MoeLayout layout_;
   Sizes sizes_;

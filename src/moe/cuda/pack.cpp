@@ -159,6 +159,7 @@ StagedExpert staged_expert(const MoeShape& shape) {
   staged.down_codes = staged.up_scales + scales;
   staged.down_scales = staged.down_codes + codes;
   staged.end = staged.down_scales + scales;
+  staged.global_scales = expert_layout(shape).factor_offset;
   return staged;
 }
 

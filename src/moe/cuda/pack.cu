@@ -19,7 +19,7 @@ constexpr int kFactorThreads = 1024;
 
 // Half of the rows of a slab: rows 8 s' + g of `matrix`, s' rising by `step` a slab.
 struct HalfSlabs {
-  StoredMatrices matrix;
+  StridedMatrices matrix;
   int rows = 0, first = 0, step = 0;
   int factor = 0;  // index of the matrix's factor: 0 gate, 1 up, 2 down
 };
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ 
 
 // The largest exponent of the matrix's blocks that are not all zero, 127 if all are; the same for
 // all threads of a block.
-__device__ int find_e_max(const StoredMatrices& matrix, int expert, int rows, int cols) {
+__device__ int find_e_max(const StridedMatrices& matrix, int expert, int rows, int cols) {
   __shared__ int largest;
   if (threadIdx.x == 0) largest = -1;
   __syncthreads();
@@ -310,7 +310,7 @@ Side side_of(const MatrixLayout& layout, const HalfSlabs& upper, const HalfSlabs
 }
 
 // All rows of one matrix, 16 a slab.
-Side plain_side(const MatrixLayout& layout, const StoredMatrices& matrix, int rows, int cols,
+Side plain_side(const MatrixLayout& layout, const StridedMatrices& matrix, int rows, int cols,
                 int factor, size_t offset) {
   return side_of(layout, {matrix, rows, 0, kSlabRows, factor},
                  {matrix, rows, kSlabRows / 2, kSlabRows, factor}, cols, offset);
@@ -318,7 +318,7 @@ Side plain_side(const MatrixLayout& layout, const StoredMatrices& matrix, int ro
 
 }  // namespace
 
-cudaError_t launch_pack(const MoeShape& shape, const StoredExperts& experts, void* packed,
+cudaError_t launch_pack(const MoeShape& shape, const StridedExperts& experts, void* packed,
                         uint32_t* num_bad, cudaStream_t stream) {
   const ExpertLayout layout = expert_layout(shape);
   const bool gated = shape.activation.gated();

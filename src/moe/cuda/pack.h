@@ -12,6 +12,7 @@
 #include <span>
 
 #include "halfbyte/moe.h"
+#include "moe/device_packer.h"
 
 namespace halfbyte::hopper {
 
@@ -20,17 +21,7 @@ namespace halfbyte::hopper {
 void pack_expert_host(const MoeShape& shape, const ExpertWeights& expert,
                       std::span<std::byte> packed);
 
-// Where the tensors of an expert lie, as the checkpoint has them, in the part of the packed buffer
-// that the packed expert will take (pack_device.h packs in place). Gate and up are neighbours: both
-// together are a matrix of 2F rows. Offsets are multiples of 16 bytes. The fp32 global scales
-// (NVFP4) of gate, up and down lie where the factors will: at expert_layout(shape).factor_offset.
-struct StagedExpert {
-  size_t gate_codes = 0, up_codes = 0;    // (F, L/2)
-  size_t gate_scales = 0, up_scales = 0;  // (F, L/16), MXFP4 (F, L/32)
-  size_t down_codes = 0;                  // (L, F/2)
-  size_t down_scales = 0;                 // (L, F/16), MXFP4 (L, F/32)
-  size_t end = 0;
-};
+// The fp32 global scales lie where the factors will.
 StagedExpert staged_expert(const MoeShape& shape);
 
 }  // namespace halfbyte::hopper

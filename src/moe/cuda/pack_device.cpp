@@ -24,10 +24,10 @@ void check_aligned(const char* what, const void* address, int64_t stride, int64_
 
 }  // namespace
 
-cudaError_t pack_experts_device(const MoeShape& shape, const StoredExperts& experts, void* packed,
+cudaError_t pack_experts_device(const MoeShape& shape, const StridedExperts& experts, void* packed,
                                 uint32_t* num_bad, cudaStream_t stream) {
   const int64_t alignment = shape.weights == WeightFormat::kMxfp4 ? 16 : 8;
-  const auto check_codes = [&](const char* what, const StoredTensor& codes) {
+  const auto check_codes = [&](const char* what, const StridedTensor& codes) {
     check_aligned(what, codes.data, codes.expert_stride, codes.row_stride, alignment);
   };
   if (shape.activation.gated()) check_codes("codes of gate", experts.gate.codes);
@@ -54,14 +54,14 @@ cudaError_t pack_experts_in_place(const MoeShape& shape, void* packed, void* scr
     MoeShape part = shape;
     part.num_experts = std::min(at_once, shape.num_experts - first);
     uint8_t* const here = static_cast<uint8_t*>(packed) + static_cast<size_t>(first) * layout.bytes;
-    const auto* globals = reinterpret_cast<const float*>(here + layout.factor_offset);
+    const auto* globals = reinterpret_cast<const float*>(here + staged.global_scales);
     const auto matrices = [&](size_t codes, size_t scales, int cols, const float* global_scale) {
-      return StoredMatrices{{here + codes, stride, cols / 2},
-                            {here + scales, stride, cols / group},
-                            global_scale,
-                            stride / 4};
+      return StridedMatrices{{here + codes, stride, cols / 2},
+                             {here + scales, stride, cols / group},
+                             global_scale,
+                             stride / 4};
     };
-    const StoredExperts experts = {
+    const StridedExperts experts = {
         matrices(staged.gate_codes, staged.gate_scales, shape.hidden, globals),
         matrices(staged.up_codes, staged.up_scales, shape.hidden, globals + 1),
         matrices(staged.down_codes, staged.down_scales, shape.intermediate, globals + 2)};

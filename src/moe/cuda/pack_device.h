@@ -23,36 +23,18 @@
 #include <cstdint>
 
 #include "halfbyte/moe.h"
+#include "moe/device_packer.h"
 
 namespace halfbyte::hopper {
 
-// (E, rows, bytes of a row) in device memory; strides in bytes. Interleaved rows of gate and up are
-// two tensors of twice the row stride.
-struct StoredTensor {
-  const uint8_t* data = nullptr;
-  int64_t expert_stride = 0;
-  int64_t row_stride = 0;
-};
-
 // Codes begin, in every row, at a multiple of 8 bytes (MXFP4: 16).
-struct StoredMatrices {
-  StoredTensor codes;                   // cols / 2 bytes a row
-  StoredTensor scales;                  // cols / 16 E4M3 or cols / 32 E8M0 bytes a row
-  const float* global_scale = nullptr;  // NVFP4
-  int64_t global_scale_stride = 1;      // floats between experts
-};
-
-struct StoredExperts {
-  StoredMatrices gate;  // of no meaning if not gated
-  StoredMatrices up, down;
-};
-
+//
 // `packed`: shape.num_experts * expert_layout(shape).bytes, at a multiple of 128 bytes; shares no
 // byte with `experts`. `num_bad` (device memory, null: not asked for) is increased by the block
 // scales that are NaN and the global scales that are not finite and positive: if it is not zero
 // afterwards, `packed` is of no use. Throws Error{kInput} for addresses that are not aligned;
 // returns the error of the launch.
-cudaError_t pack_experts_device(const MoeShape& shape, const StoredExperts& experts, void* packed,
+cudaError_t pack_experts_device(const MoeShape& shape, const StridedExperts& experts, void* packed,
                                 uint32_t* num_bad, cudaStream_t stream);
 
 // `packed` as above, holding staged experts. `scratch`: device memory for one packed expert at
@@ -61,7 +43,7 @@ cudaError_t pack_experts_in_place(const MoeShape& shape, void* packed, void* scr
                                   size_t scratch_bytes, uint32_t* num_bad, cudaStream_t stream);
 
 // pack_experts_device without its checks (pack.cu).
-cudaError_t launch_pack(const MoeShape& shape, const StoredExperts& experts, void* packed,
+cudaError_t launch_pack(const MoeShape& shape, const StridedExperts& experts, void* packed,
                         uint32_t* num_bad, cudaStream_t stream);
 
 }  // namespace halfbyte::hopper
