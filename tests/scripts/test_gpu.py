@@ -78,6 +78,17 @@ class Gpu(unittest.TestCase):
     def test_good_tests(self):
         self.assertEqual(self.run_tool("--only", "tests")[0], 0)
 
+    def test_the_binding_is_tested_where_asked_for(self):
+        with tempfile.TemporaryDirectory() as name:
+            python = pathlib.Path(name) / "python"
+            for script, status, words in (("exit 1", 1, "is not tested"), ("exit 0", 0, ""),
+                                          ('[ "$1" = -c ]', 1, "python/halfbyte")):
+                python.write_text(f"#!/bin/sh\n{script}\n")
+                python.chmod(0o755)
+                got, text, _, _ = self.run_tool("--only", "tests", "--python", str(python))
+                self.assertEqual(got, status, text)
+                self.assertIn(words, text)
+
     def test_a_failed_test_fails_and_benches_run_all_the_same(self):
         status, text, records, _ = self.run_tool(tests_status=1, results=("COMPLETED",))
         self.assertEqual(status, 1)
