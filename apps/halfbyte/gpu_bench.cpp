@@ -2,9 +2,11 @@
 #ifdef HALFBYTE_CUDA
 #include "moe/gpu_bench.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -53,6 +55,7 @@ class Records {
  public:
   Records(const BenchArguments& arguments, const Device& device)
       : json_(arguments.json), commit_(arguments.commit), device_(device.describe()) {
+    date_ = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
     if (arguments.records.empty()) return;
     file_.open(arguments.records, std::ios::app);
     if (!file_)
@@ -63,6 +66,7 @@ class Records {
     record["device"] = device_;
     record["version"] = HALFBYTE_VERSION;
     record["commit"] = commit_;
+    record["date"] = date_;
     if (json_) {
       fmt::print("{}\n", record.dump());
       std::fflush(stdout);
@@ -72,7 +76,7 @@ class Records {
 
  private:
   bool json_;
-  std::string commit_, device_;
+  std::string commit_, device_, date_;  // date_: when the run began, UTC
   std::ofstream file_;
 };
 
