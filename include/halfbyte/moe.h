@@ -7,9 +7,10 @@
 // Numerics (docs/numerics.md): weights decode exactly to BF16; products accumulate in fp32; the
 // fp32 scale of a matrix multiplies the accumulator, gate and up each with its own, before the
 // nonlinearity; the activation is evaluated in fp32; the hidden h is rounded once to the dtype of
-// x; slots are combined in fp32 in slot order. Results are bitwise the same from run to run, for
-// any number of threads, and for any company in the batch. Device "ref" is the definition: plain
-// loops, double accumulators.
+// x; slots are combined in fp32 in slot order (backend hopper: experts in rising order up to 8
+// tokens, and slots rounded to BF16 beyond 64). Results are bitwise the same from run to run, for
+// any number of threads and any order of the tokens; on ref and cpu also for any company in the
+// batch. Device "ref" is the definition: plain loops, double accumulators.
 #pragma once
 
 #include <cstdint>
