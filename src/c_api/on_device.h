@@ -26,7 +26,7 @@ class KeepCurrentGpu {
   KeepCurrentGpu& operator=(const KeepCurrentGpu&) = delete;
 
  private:
-  int index_ = -1;  // none
+  [[maybe_unused]] int index_ = -1;  // none; unused without CUDA
 };
 
 // One caller's turn on a device.
