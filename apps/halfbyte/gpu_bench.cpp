@@ -84,6 +84,7 @@ std::vector<std::string> split(const std::string& list) {
   std::vector<std::string> parts;
   std::istringstream stream(list);
   for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  if (parts.empty()) parts.emplace_back();  // an empty name, which is refused as such
   return parts;
 }
 

@@ -10,8 +10,9 @@
  *           nothing that a pointer names is kept beyond the call, but for the packed bytes, which
  *           must outlive their layer.
  * Threads   Any thread may call anything; calls on one device take turns while they queue their
- *           work. Runs of one layer, and runs that share a workspace, must not overlap in time: use
- *           one stream, or events between streams. Do not release what another thread uses.
+ *           work. Runs on one GPU must not overlap in time (blocks of a kernel may wait for each
+ *           other): use one stream, or events between streams. Do not release what another thread
+ *           uses.
  * Versions  A struct begins with struct_bytes, its size as the caller was compiled: it tells which
  *           fields there are. Fields are only ever added, at the end; those that a caller does not
  *           know have the values that hb_..._init gives.

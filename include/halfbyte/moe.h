@@ -7,10 +7,10 @@
 // Numerics (docs/numerics.md): weights decode exactly to BF16; products accumulate in fp32; the
 // fp32 scale of a matrix multiplies the accumulator, gate and up each with its own, before the
 // nonlinearity; the activation is evaluated in fp32; the hidden h is rounded once to the dtype of
-// x; slots are combined in fp32 in slot order (backend hopper: experts in rising order up to 8
-// tokens, and slots rounded to BF16 beyond 64). Results are bitwise the same from run to run, for
-// any number of threads and any order of the tokens; on ref and cpu also for any company in the
-// batch. Device "ref" is the definition: plain loops, double accumulators.
+// x; slots are combined in fp32 in slot order (backend hopper: where the call is small, in an order
+// that the set of experts fixes; beyond 64 tokens, slots rounded to BF16). Results are bitwise the
+// same from run to run, for any number of threads and any order of the tokens; on ref and cpu also
+// for any company in the batch. Device "ref" is the definition: plain loops, double accumulators.
 #pragma once
 
 #include <cstdint>
@@ -70,8 +70,10 @@ class MoeLayer {
  public:
   virtual ~MoeLayer() = default;
   // x (T, L) BF16 or F32 (plan.takes_f32_x()), y (T, L) BF16 or F32; `workspace` has at least
-  // plan.workspace_bytes(). Queues the work: no allocation, no wait, no read-back. Rows of y
-  // without any expert become 0.
+  // plan.workspace_bytes(). Queues the work: no allocation, no wait, no read-back (but backend
+  // dequant). Rows of y without any expert become 0. x and y do not overlap. Calls on one GPU
+  // follow each other: blocks of a kernel may wait for the others of their grid to run as well.
+  // Throws Error{kInput} for what does not fit the plan.
   virtual void run(const Routing& routing, TensorView x, TensorView y, void* workspace) const = 0;
 };
 

@@ -156,7 +156,10 @@ class FusedMoE:
         self.num_experts, self.top_k = num_experts, top_k
         self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
         self.max_num_tokens, self.weight_format = max_num_tokens, weight_format
-        self.device = "cuda:0" if str(device) == "cuda" else str(device)
+        self.device = str(device)
+        if self.device == "cuda":
+            import torch
+            self.device = f"cuda:{torch.cuda.current_device()}"
         self._array_library, self._layer = array_library, None
         if weight_format not in GROUPS:
             raise Error("input", f"weight_format {weight_format!r}: expected nvfp4 or mxfp4")

@@ -26,7 +26,7 @@ void check_expert(const ExpertWeights& expert, const MoeShape& shape, const MoeL
 // Throws Error{kInput} unless `packed_bytes` is the layer's size.
 void check_packed(const void* packed, size_t packed_bytes, const MoeLayout& layout);
 
-// HB_CHECKs a call against its plan.
+// Throws Error{kInput} unless a call keeps to its plan.
 void check_call(const Routing& routing, const TensorView& x, const TensorView& y,
                 const MoeShape& shape, const MoeLimits& limits);
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -146,10 +147,19 @@ std::unique_ptr<MoePlan> plan_moe(const MoeShape& shape, const MoeLimits& limits
   backend = resolve_alias(backend);
   const std::string device_name = device.name();
   if (backend == "auto") {
-    // On "ref" only the definition, elsewhere the first that can.
-    for (const Backend& candidate : backends())
-      if (why_not(candidate, shape, device_name).empty())
+    // On "ref" only the definition, elsewhere the first that can. A backend may find only when it
+    // plans that a shape is too large for it.
+    std::optional<Error> first_refusal;
+    for (const Backend& candidate : backends()) {
+      if (!why_not(candidate, shape, device_name).empty()) continue;
+      try {
         return candidate.plan(shape, limits, device);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kUnsupported) throw;
+        if (!first_refusal) first_refusal = error;
+      }
+    }
+    if (first_refusal) throw *first_refusal;
     refuse(shape, device_name, backend);
   }
   std::vector<std::string> known;
@@ -198,11 +208,26 @@ void check_packed(const void* packed, size_t packed_bytes, const MoeLayout& layo
 
 void check_call(const Routing& routing, const TensorView& x, const TensorView& y,
                 const MoeShape& shape, const MoeLimits& limits) {
-  HB_CHECK(routing.num_tokens >= 0 && routing.num_tokens <= limits.max_tokens);
-  HB_CHECK(x.rows == routing.num_tokens && y.rows == routing.num_tokens);
-  HB_CHECK(x.cols == shape.hidden && y.cols == shape.hidden);
-  HB_CHECK(x.dtype == DType::kBf16 || x.dtype == DType::kF32);
-  HB_CHECK(y.dtype == DType::kBf16 || y.dtype == DType::kF32);
+  const auto expect = [](bool right, const char* where, const std::string& came) {
+    if (!right) throw Error(ErrorKind::kInput, where, came);
+  };
+  const int tokens = routing.num_tokens;
+  expect(tokens >= 0 && tokens <= limits.max_tokens, "num_tokens",
+         fmt::format("{}: expected 0 to {}", tokens, limits.max_tokens));
+  const auto check_rows = [&](const TensorView& rows, const char* name) {
+    expect(rows.rows == tokens && rows.cols == shape.hidden, name,
+           fmt::format("shape ({}, {}): expected ({}, {})", rows.rows, rows.cols, tokens,
+                       shape.hidden));
+    expect(rows.dtype == DType::kBf16 || rows.dtype == DType::kF32, name,
+           fmt::format("{}: expected BF16 or F32", name_of(rows.dtype)));
+    expect(tokens == 0 || (rows.data != nullptr && rows.stride >= rows.cols), name,
+           fmt::format("no data, or rows {} elements apart: expected {} at least", rows.stride,
+                       rows.cols));
+  };
+  check_rows(x, "x");
+  check_rows(y, "y");
+  expect(tokens == 0 || (routing.topk_ids != nullptr && routing.topk_weights != nullptr), "routing",
+         "no ids or no weights");
 }
 
 }  // namespace halfbyte

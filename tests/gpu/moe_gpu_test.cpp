@@ -479,6 +479,41 @@ TEST_P(GpuMoe, RowsMayBeFurtherApart) {
   }
 }
 
+// 56 pairs of slabs of y and 2 blocks along K in all: less than a GPU has multiprocessors. Then an
+// ordinary call of the same layer, which must find its counters as new.
+TEST_P(GpuMoe, OneExpertLeavesLittleToShare) {
+  Problem one = problem_of(shape_of(20, 16, 896, 256), 8, 41);
+  Problem many = one;
+  std::fill(one.routing.ids.begin(), one.routing.ids.end(), 13);
+  Runner reference("ref", one.shape, one.experts.views, 8);
+  Runner runner(GetParam(), one.shape, one.experts.views, 8);
+  for (Problem* p : {&one, &many, &one})
+    expect_close(runner.run(p->routing.view(), p->view()),
+                 reference.run(p->routing.view(), p->view()), tolerance(p->hidden_values()),
+                 p == &one ? "one expert" : "all experts");
+}
+
+// The workspace of a plan serves any number of tokens up to its most: here 4 need more than 5.
+TEST_P(GpuMoe, AWorkspaceServesFewerTokens) {
+  const Problem five = problem_of(shape_of(4, 16, 128, 12288), 5, 42);
+  Runner reference("ref", five.shape, five.experts.views, 5);
+  Runner runner(GetParam(), five.shape, five.experts.views, 5);
+  for (int tokens : {4, 5, 1}) {
+    Problem p = five;
+    p.routing.ids.resize(static_cast<size_t>(tokens) * 16);
+    p.routing.weights.resize(p.routing.ids.size());
+    p.routing.num_tokens = tokens;
+    p.x.resize(static_cast<size_t>(tokens) * 128);
+    expect_close(runner.run(p.routing.view(), p.view()), reference.run(p.routing.view(), p.view()),
+                 tolerance(p.hidden_values()), std::to_string(tokens) + " tokens");
+  }
+}
+
+TEST_P(GpuMoe, WantsBf16Activations) {
+  const Problem p = problem_of(shape_of(2, 1, 128, 64), 1, 43);
+  EXPECT_FALSE(Runner(GetParam(), p.shape, p.experts.views, 1).plan().takes_f32_x());
+}
+
 // A weight of zero: the expert's NaN stays out.
 TEST_P(GpuMoe, WeightZeroSkipsAnExpertOfNan) {
   for (int tokens : {1, 9, 100}) {

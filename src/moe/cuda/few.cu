@@ -87,7 +87,7 @@ __device__ __forceinline__ void find_experts(const Call& call, Tables& tables) {
   bool repeated = false;
   if (id >= 0) {
     tables.experts[rank] = id;
-    repeated = atomicAdd(&tables.weights[rank][token], weight) != 0;
+    repeated = atomicExch(&tables.weights[rank][token], weight) != 0;
   }
   // Rare: a token names an expert more than once. Then in the order of its slots, by the first.
   if (__syncthreads_or(repeated)) {
@@ -137,7 +137,7 @@ struct DownParts {
   __device__ DownParts(const Sizes& sizes, int num_active, bool want_even)
       : groups(sizes.down_tiles * kTileSlabs / kSlabs),
         list(num_active * sizes.down_blocks),
-        even(want_even && list > 0),
+        even(want_even && int64_t{groups} * list >= gridDim.x),  // no cut is empty
         at(cut(blockIdx.x)),
         end(cut(blockIdx.x + 1)),
         group(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)),
@@ -375,6 +375,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           d + lane < num_active && load_acquire(call.counters + 1 + d + lane) >= finished;
       there = __ballot_sync(~0u, mine);
     } while ((there & 1) == 0);
+    __syncwarp();  // what one lane has acquired, all may read
     ready = d;
     ready_end = d + (there == ~0u ? 32 : __ffs(~there) - 1);
   };

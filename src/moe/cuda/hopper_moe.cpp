@@ -150,6 +150,12 @@ class HopperMoePlan : public MoePlan {
            hopper::few_fits(sizes_, num_tokens, shape_.weights);
   }
 
+  int most_few_tokens() const {
+    int tokens = 0;
+    while (tokens < hopper::kFewTokens && takes_few(tokens + 1)) ++tokens;
+    return tokens;
+  }
+
   // Rows of an expert that are multiplied together: more share a pass over the weights, fewer leave
   // more shared memory to them.
   int chunk_rows(int num_tokens) const {
@@ -190,23 +196,26 @@ class HopperMoePlan : public MoePlan {
     return carver;
   }
 
-  // The largest over all numbers of tokens: within a path every part grows with them, and slots
-  // change their type once.
+  // The largest over all numbers of tokens: up to kFewTokens one by one; beyond, every part of a
+  // path grows with them, and slots change their type once.
   size_t workspace_bytes() const override {
     size_t bytes = 0;
-    for (int tokens :
-         {hopper::kFewTokens, kF32SlotTokens, most_stream_tokens(), limits_.max_tokens}) {
+    const auto count = [&](int tokens) {
       Call call;
       bytes = std::max(bytes, carve(call, std::min(tokens, limits_.max_tokens), nullptr).bytes);
-    }
+    };
+    for (int tokens = 1; tokens <= hopper::kFewTokens; ++tokens) count(tokens);
+    for (int tokens : {kF32SlotTokens, most_stream_tokens(), limits_.max_tokens}) count(tokens);
     // NOTE: longer chunks are fewer: a little less than one expert more may have two.
     return bytes + static_cast<size_t>(shape_.num_experts + 1) * sizeof(Chunk);
   }
 
+  bool takes_f32_x() const override { return false; }
+
   std::string describe() const override {
     return fmt::format(
         "moe hopper, layout {}, few up to {} tokens, stream ({} rows) up to {}, then wgmma, {} SMs",
-        layout_.name, hopper::kFewTokens, stream_rows_, most_stream_tokens(), device_.num_sms());
+        layout_.name, most_few_tokens(), stream_rows_, most_stream_tokens(), device_.num_sms());
   }
 
   void pack_expert(const ExpertWeights& expert, std::span<std::byte> packed) const override {

@@ -41,6 +41,8 @@ cudaError_t pack_experts_in_place(const MoeShape& shape, void* packed, void* scr
                                   size_t scratch_bytes, uint32_t* num_bad, cudaStream_t stream) {
   const ExpertLayout layout = expert_layout(shape);
   const StagedExpert staged = staged_expert(shape);
+  check_aligned("packed experts", packed, 0, 0, 128);
+  check_aligned("scratch", scratch, 0, 0, 128);
   if (scratch_bytes < layout.bytes)
     throw Error(ErrorKind::kInput, "packing on the GPU: scratch",
                 fmt::format("{} bytes: expected room for one packed expert, {} bytes",

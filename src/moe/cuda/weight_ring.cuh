@@ -78,6 +78,8 @@ class WeightRing {
   }
 
   // It has been read: a fetch may overwrite it.
+  // NOTE: the loads have been issued, and may still be on their way when the copy engine is told to
+  // fetch; its data cannot come before theirs, from so much farther away.
   template <int kSlabs>
   __device__ __forceinline__ void release() {
     __syncwarp();
