@@ -329,7 +329,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                 make_float4(acc[s][0][0], acc[s][0][1], acc[s][0][2], acc[s][0][3]);
         }
         const int barrier = 1 + warp / team;
-        asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(team * 32) : "memory");
+        barrier_sync(barrier, team * 32);
         if (warp % team == 0) {
           for (int w = 1; w < team; ++w) {
             const auto* other =
@@ -344,7 +344,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             }
           }
         }
-        asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(team * 32) : "memory");
+        barrier_sync(barrier, team * 32);
         if (warp % team != 0) continue;
       }
 #pragma unroll
@@ -494,7 +494,6 @@ struct Cut {
   size_t shared = 0;
 };
 
-constexpr size_t kSharedLimit = 227 * 1024;
 constexpr double kEvenDownBytes = 9e6;
 
 size_t pitch_of(const Sizes& sizes) {

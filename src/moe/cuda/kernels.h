@@ -21,6 +21,7 @@
 
 namespace halfbyte::hopper {
 
+constexpr int kSharedLimit = 227 * 1024;  // bytes of shared memory that one block may have
 constexpr int kFewTokens = 8;
 constexpr int kFewSlots = 256;  // T * K at most
 constexpr int kFewExperts = 8192;

@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
           }
           leave_rows();
           if (!share.whole_tiles) {
-            asm volatile("bar.sync 1, %0;" ::"r"(num_warps * 32) : "memory");
+            barrier_sync(1, num_warps * 32);
             parts_of ^= 1;
             if (begun) {
               for (int w = warp + 1; w < num_warps && begin(w) < (unit + 1) * product.blocks; ++w)
@@ -331,8 +331,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
   let_next_kernel_start();
 }
-
-constexpr int kSharedLimit = 227 * 1024;
 
 int shared_bytes(WeightFormat format, const Room& room) {
   return kBarrierBytes + room.warps * room.ring_stages * kTileSlabs * slab_bytes(format) +

@@ -8,7 +8,7 @@ namespace halfbyte::hopper {
 
 // Of the 227 KB of a block: staging, alignment and what is declared statically need the rest.
 constexpr int kStagingBytes = 8192;  // of each of the two warpgroups
-constexpr int kWgmmaRingBytes = 227 * 1024 - 2 * kStagingBytes - 1024 - 4608;
+constexpr int kWgmmaRingBytes = kSharedLimit - 2 * kStagingBytes - 1024 - 4608;
 
 enum class Product { kUp, kDown };
 

@@ -88,9 +88,4 @@ struct Cursor {
   }
 };
 
-// Chunks that routing can make at most of `rows` rows.
-constexpr int max_chunks(int num_experts, int rows, int chunk_rows) {
-  return std::min(num_experts, rows) + rows / chunk_rows;
-}
-
 }  // namespace halfbyte::hopper

@@ -50,8 +50,6 @@ __device__ __forceinline__ void wgmma(float (&c)[kN / 2], const uint32_t (&a)[4]
 #define HB_REGISTERS_64 HB_REGISTERS_56, "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
 #define HB_REGISTERS_72 HB_REGISTERS_64, "+f"(c[64]), "+f"(c[65]), "+f"(c[66]), "+f"(c[67]), "+f"(c[68]), "+f"(c[69]), "+f"(c[70]), "+f"(c[71])
 #define HB_REGISTERS_80 HB_REGISTERS_72, "+f"(c[72]), "+f"(c[73]), "+f"(c[74]), "+f"(c[75]), "+f"(c[76]), "+f"(c[77]), "+f"(c[78]), "+f"(c[79])
-#define HB_REGISTERS_88 HB_REGISTERS_80, "+f"(c[80]), "+f"(c[81]), "+f"(c[82]), "+f"(c[83]), "+f"(c[84]), "+f"(c[85]), "+f"(c[86]), "+f"(c[87])
-#define HB_REGISTERS_96 HB_REGISTERS_88, "+f"(c[88]), "+f"(c[89]), "+f"(c[90]), "+f"(c[91]), "+f"(c[92]), "+f"(c[93]), "+f"(c[94]), "+f"(c[95])
 
 #define HB_WGMMA(N, HALF, A0, A1, A2, A3, B)                                                       \
   template <>                                                                                      \
@@ -71,8 +69,6 @@ HB_WGMMA(112, 56, 56, 57, 58, 59, 60)
 HB_WGMMA(128, 64, 64, 65, 66, 67, 68)
 HB_WGMMA(144, 72, 72, 73, 74, 75, 76)
 HB_WGMMA(160, 80, 80, 81, 82, 83, 84)
-HB_WGMMA(176, 88, 88, 89, 90, 91, 92)
-HB_WGMMA(192, 96, 96, 97, 98, 99, 100)
 // clang-format on
 
 #undef HB_WGMMA
