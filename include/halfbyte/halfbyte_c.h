@@ -137,8 +137,9 @@ typedef struct hb_moe_weights {
 } hb_moe_weights;
 
 /* Packs the experts [first, first + count): expert 0 of `weights` is `first`. `packed` is the whole
- * layer, info.packed_bytes, and shares no byte with `weights`. Checks every scale (HB_ERROR_INPUT).
- * Queued on `stream`; waits until it is done. */
+ * layer, info.packed_bytes, and shares no byte with `weights`. Checks every scale (HB_ERROR_INPUT);
+ * negative block scales are refused by backends that pack on the host, and packed as they are by
+ * those that pack on the GPU. Queued on `stream`; waits until it is done. */
 HB_API hb_status hb_moe_pack(const hb_moe_plan* plan, const hb_moe_weights* weights, int32_t first,
                              int32_t count, void* packed, size_t packed_bytes, void* stream);
 

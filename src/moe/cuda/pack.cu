@@ -182,7 +182,7 @@ __device__ __forceinline__ void pack_slab(const Row<WeightFormat::kNvfp4>& upper
   uint32_t bytes[2][2];
   for (int h = 0; h < 2; ++h) {
     for (int r = 0; r < 2; ++r) {
-      if (groups[h][r].scale >= 0x7F) count_bad(params);  // NaN, or a sign: as check_expert
+      if ((groups[h][r].scale & 0x7F) == 0x7F) count_bad(params);
       bytes[h][r] = Row<WeightFormat::kNvfp4>::pack(groups[h][r]);
     }
     store_codes(slab, h, lane, groups[h][0].codes, groups[h][1].codes);
