@@ -70,13 +70,14 @@ std::vector<Case> cases() {
       {"gpt-oss mx", kMx, ActivationKind::kSwigluClamped, 32, 4, 2880, 2880, 512, 0, 0, 0},
   };
   // N by N, K3 at TP4; then random routing.
-  for (int rows : {16, 48, 64, 128, 160})
-    all.push_back({"N", kNv, kSitu, 896, 16, 3584, 768, 56 * rows, rows, 0, 0.03});
-  all.push_back({"TP4", kNv, kSitu, 896, 16, 3584, 768, 2048, 0, 0, 0.03});
-  all.push_back({"TP4 zipf", kNv, kSitu, 896, 16, 3584, 768, 2048, 0, 1, 0.03});
-  all.push_back({"TP4", kNv, kSitu, 896, 16, 3584, 768, 4096, 0, 0, 0.03});
-  all.push_back({"TP8", kNv, kSitu, 896, 16, 3584, 384, 8192, 0, 0, 0.03});
-  all.push_back({"TP1", kNv, kSitu, 896, 16, 3584, 3072, 8192, 0, 0, 0.04});
+  for (int rows : {16, 32, 48, 64, 80, 96, 128, 160})
+    all.push_back({"N", kNv, kSitu, 896, 16, 3584, 768, 56 * rows, rows, 0, 0.1});
+  for (int tokens : {256, 512, 1024, 2048})
+    all.push_back({"TP4", kNv, kSitu, 896, 16, 3584, 768, tokens, 0, 0, 0.1});
+  all.push_back({"TP4 zipf", kNv, kSitu, 896, 16, 3584, 768, 2048, 0, 1, 0.1});
+  all.push_back({"TP4", kNv, kSitu, 896, 16, 3584, 768, 4096, 0, 0, 0.1});
+  all.push_back({"TP8", kNv, kSitu, 896, 16, 3584, 384, 8192, 0, 0, 0.1});
+  all.push_back({"TP1", kNv, kSitu, 896, 16, 3584, 3072, 8192, 0, 0, 0.2});
   return all;
 }
 
@@ -308,8 +309,8 @@ bool run(const Case& c) {
            static_cast<uint32_t>(layout.factor_offset)};
   call.activation = activation_constants(shape.activation);
   call.num_tokens = c.tokens;
-  call.chunk_rows = wgmma_chunk_rows(sizes, c.tokens);
-  if (c.fixed_rows > 0) call.chunk_rows = wgmma_kernel_rows(c.fixed_rows);
+  call.chunk_rows = wgmma_chunk_rows(static_cast<double>(c.tokens) * c.top_k / c.experts);
+  if (c.fixed_rows > 0) call.chunk_rows = std::min(c.fixed_rows, kWgmmaRows);
   const Lists lists = make_lists(c, call.chunk_rows);
 
   // Operands.
@@ -342,6 +343,9 @@ bool run(const Case& c) {
   call.permuted_x = permuted.data;
   call.hidden_rows = hidden.data;
   call.slots = slots.data;
+  Buffer<uint32_t> counters(kNumCounters);
+  CHECK_CUDA(cudaMemset(counters.data, 0, counters.size * sizeof(uint32_t)));
+  call.counters = counters.data;
 
   cudaDeviceProp properties;
   CHECK_CUDA(cudaGetDeviceProperties(&properties, 0));
@@ -452,7 +456,8 @@ bool run(const Case& c) {
     }
   }
   const bool good = h_error.bad == 0 && slot_error.bad == 0;
-  const Ring ring = ring_for(c.format, wgmma_kernel_rows(call.chunk_rows), kWgmmaRingBytes);
+  const Ring ring = ring_for(c.format, wgmma_kernel_for(call.chunk_rows).warpgroups,
+                             call.chunk_rows, kWgmmaRingBytes);
   std::printf(
       "%-10s E %3d L %4d F %4d T %5d chunks %4zu of %3d, %d stages  %s  h %.2f (%d bad, l2 %.4f) "
       "slots %.2f (%d bad, l2 %.4f)\n",

@@ -72,7 +72,9 @@ __device__ __forceinline__ float situ(float gate, float up, const ActivationCons
   } else {
     over *= up;
   }
-  const float y = __fdividef(over, under);
+  float inverse;  // of 1 to 8
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(under));
+  const float y = over * inverse;
   return __uint_as_float(__float_as_uint(y) ^ (__float_as_uint(sign) & 0x80000000u));
 }
 

@@ -156,10 +156,15 @@ class HopperMoePlan : public MoePlan {
     return tokens;
   }
 
+  // Rows of an expert, of uniform routing.
+  double mean_rows(int num_tokens) const {
+    return static_cast<double>(num_tokens) * shape_.top_k / shape_.num_experts;
+  }
+
   // Rows of an expert that are multiplied together: more share a pass over the weights, fewer leave
   // more shared memory to them.
   int chunk_rows(int num_tokens) const {
-    if (path_of(num_tokens) == Path::kWgmma) return hopper::wgmma_chunk_rows(sizes_, num_tokens);
+    if (path_of(num_tokens) == Path::kWgmma) return hopper::wgmma_chunk_rows(mean_rows(num_tokens));
     const bool short_lists = int64_t{num_tokens} * shape_.top_k <= 3 * int64_t{shape_.num_experts};
     return short_lists ? std::min(8, stream_rows_) : stream_rows_;
   }

@@ -28,7 +28,6 @@ constexpr int kFewExperts = 8192;
 constexpr int kFewParts = 4;           // of the rows that a thread block of `few` may own
 constexpr int kFewPartCounters = 512;  // where their counters begin
 constexpr int kStreamRows = 16;
-constexpr int kWgmmaRows = 160;
 
 struct Sizes {
   int hidden = 0, intermediate = 0;                                  // L, F

@@ -78,6 +78,12 @@ __device__ __forceinline__ void store_matrices_transposed(uint32_t address,
 __device__ __forceinline__ void copy_async_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+// The same, or 16 zero bytes without reading anything.
+__device__ __forceinline__ void copy_async_16_or_zero(uint32_t to, const void* from, bool copy) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(copy ? 16 : 0)
+               : "memory");
+}
 __device__ __forceinline__ void copy_async_4(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }

@@ -1,5 +1,5 @@
 // The compute-bound path: x in the order of operand B, then the two products (wgmma_kernel.cuh).
-#include <cmath>
+#include <algorithm>
 
 #include "moe/cuda/wgmma.h"
 
@@ -32,28 +32,15 @@ __global__ void permute_kernel(const uint32_t* x, int64_t pairs_a_row, int pairs
 
 }  // namespace
 
-int wgmma_kernel_rows(int chunk_rows) {
-  for (int rows : kWgmmaKernelRows)
-    if (chunk_rows <= rows) return rows;
-  return kWgmmaRows;
-}
-
-int wgmma_chunk_rows(const Sizes& sizes, int num_tokens) {
-  // The mean and four standard deviations: of uniform routing hardly an expert is cut.
-  const double mean = static_cast<double>(num_tokens) * sizes.top_k / sizes.num_experts;
-  return wgmma_kernel_rows(
-      static_cast<int>(std::min<double>(mean + 4 * std::sqrt(mean), kWgmmaRows)));
-}
-
 size_t wgmma_permuted_bytes(const Sizes& sizes, int max_tokens) {
   return static_cast<size_t>(max_tokens) * static_cast<size_t>(sizes.up_blocks) * kBlockCols * 2;
 }
 
 size_t wgmma_hidden_bytes(const Sizes& sizes, int max_tokens) {
-  // Fewer tokens may be cut into smaller chunks, but then there are fewer rows: this counts the
-  // worst.
+  // Chunks have at least the mean of rows, or kWgmmaRows; with another number of tokens, too.
   const int64_t rows = static_cast<int64_t>(max_tokens) * sizes.top_k;
-  const int64_t chunks = std::min<int64_t>(sizes.num_experts, rows) + rows / kWgmmaKernelRows[0];
+  const int64_t experts = std::min<int64_t>(sizes.num_experts, rows);
+  const int64_t chunks = experts + std::max(experts, rows / kWgmmaRows);
   return static_cast<size_t>(rows + 8 * chunks + 8) * static_cast<size_t>(sizes.down_blocks) *
          kBlockCols * 2;
 }
@@ -75,10 +62,10 @@ cudaError_t launch_product(Product product, const Call& call, ActivationKind kin
                            WeightFormat format, const LaunchOptions& options) {
   const Sizes& sizes = call.sizes;
   const bool up = product == Product::kUp;
-  const int kernel_rows = wgmma_kernel_rows(call.chunk_rows);
+  const WgmmaKernel kernel = wgmma_kernel_for(call.chunk_rows);
   WgmmaParams p;
   p.lists = call.lists;
-  p.ring = ring_for(format, kernel_rows, kWgmmaRingBytes);
+  p.ring = ring_for(format, kernel.warpgroups, call.chunk_rows, kWgmmaRingBytes);
   p.top_k = sizes.top_k;
   p.packed = call.packed;
   p.expert_bytes = sizes.expert_bytes;
@@ -86,19 +73,22 @@ cudaError_t launch_product(Product product, const Call& call, ActivationKind kin
   p.factor_offset = sizes.factor_offset;
   p.tiles = up ? sizes.up_tiles : sizes.down_tiles;
   p.blocks = up ? sizes.up_blocks : sizes.down_blocks;
-  p.row_tiles = ceil_div(p.tiles, kPackedTiles);
+  // All of h is written, its padding to whole blocks too.
+  const int written = up ? sizes.down_blocks * (kind == ActivationKind::kRelu2 ? 2 : 4) : p.tiles;
+  p.row_tiles = ceil_div(written, kAtoms * kernel.warpgroups);
   p.b = static_cast<const uint8_t*>(up ? call.permuted_x : call.hidden_rows);
   p.b_pitch = static_cast<uint32_t>(p.blocks) * kBlockCols / 8;
   p.out = up ? call.hidden_rows : call.slots;
   p.out_blocks = sizes.down_blocks;
   p.out_columns = sizes.hidden;
+  p.tickets = call.counters + (up ? 0 : 2);
   p.kind = kind;
   p.activation = call.activation;
-  switch (kernel_rows) {
-    case 64:
-      return launch_wgmma_64(product, format, p, options);
-    case 112:
-      return launch_wgmma_112(product, format, p, options);
+  switch (kernel.rows) {
+    case 32:
+      return launch_wgmma_32(product, format, p, options);
+    case 96:
+      return launch_wgmma_96(product, format, p, options);
     default:
       return launch_wgmma_160(product, format, p, options);
   }

@@ -1,7 +1,8 @@
 // Where things lie for the wgmma kernel: index maps that the kernel, its launcher and the tests
 // share.
 //
-//   stage   = weights of 256 packed rows x 128 columns (4 blocks of layout.h), then operand B:
+//   stage   = weights of 128 packed rows for each consuming warpgroup x 128 columns (2 blocks of
+//             layout.h each), then operand B:
 //             2 panels of (rows, 64 columns), 128 B a row, its 16-byte pieces at
 //             piece ^ (row % 8): the 128-byte swizzle of wgmma. rows: those of the chunk, rounded
 //             up to 8.
@@ -9,20 +10,23 @@
 //             registers: position -> natural column is `natural_column`.
 //   h       (hidden rows): of each chunk, F / 128 blocks one after the other, each block the two
 //             panels of a stage as they lie in shared memory: one copy brings it.
-//   tiles   tile = chunk * row_tiles + row_tile, dealt to thread blocks in turn: the chunks of an
-//             expert follow each other, so its weights come from HBM once.
+//   tiles   tile = chunk * row_tiles + row_tile. Thread blocks take them in this order, the first
+//   by
+//             their index, then whoever is free: the chunks of an expert follow each other, so its
+//             weights come from HBM once.
 //
 // Checked by tests/unit/moe/cuda/wgmma_map_test.cpp.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 
 #include "moe/cuda/layout.h"
 
 namespace halfbyte::hopper {
 
-constexpr int kPackedRows = 256;                       // of weights, a tile
-constexpr int kPackedTiles = kPackedRows / kTileRows;  // tiles of layout.h in it
+constexpr int kAtoms = 2;  // tiles of layout.h (64 packed rows) that a warpgroup has of a tile
 constexpr int kPanelCols = 64;
 constexpr int kPanelRowBytes = 128;
 constexpr int kMaxStages = 8;
@@ -53,29 +57,56 @@ HB_HOST_DEVICE constexpr int hidden_row(int chunk, int first_row) {
   return (first_row / 8 + chunk) * 8;
 }
 
-constexpr int stage_weight_bytes(WeightFormat format) {
-  return kPackedTiles * kTileSlabs * slab_bytes(format);
+// Up to where the swizzle of the panels repeats.
+HB_HOST_DEVICE constexpr int stage_weight_bytes(WeightFormat format, int warpgroups) {
+  return ceil_div(warpgroups * kAtoms * kTileSlabs * slab_bytes(format), 1024) * 1024;
 }
 // Shared memory of the ring of stages: as many as fit.
 struct Ring {
   int stage_bytes = 0, num_stages = 0;
 };
-constexpr Ring ring_for(WeightFormat format, int chunk_rows, int room) {
+constexpr Ring ring_for(WeightFormat format, int warpgroups, int chunk_rows, int room) {
   Ring ring;
-  ring.stage_bytes = stage_weight_bytes(format) + round_up_8(chunk_rows) * 2 * kPanelRowBytes;
+  ring.stage_bytes =
+      stage_weight_bytes(format, warpgroups) + round_up_8(chunk_rows) * 2 * kPanelRowBytes;
   ring.num_stages = std::min(kMaxStages, room / ring.stage_bytes);
   return ring;
 }
 
-constexpr int kConsumerWarps = 8;
+// The kernels, by the most rows of a chunk: each has some N compiled in, the last as many as that.
+// Fewer rows leave registers for more consuming warpgroups, whose packed rows share operand B.
+struct WgmmaKernel {
+  int rows, warpgroups;
+};
+constexpr WgmmaKernel kWgmmaKernels[] = {{32, 4}, {96, 3}, {160, 2}};
+constexpr int kWgmmaRows = 160;
+constexpr int kWgmmaChunkStep = 16;  // of the N compiled in
+
+// The first of them that takes chunks of chunk_rows.
+constexpr WgmmaKernel wgmma_kernel_for(int chunk_rows) {
+  for (const WgmmaKernel& kernel : kWgmmaKernels)
+    if (chunk_rows <= kernel.rows) return kernel;
+  return *std::rbegin(kWgmmaKernels);
+}
+
+// The most rows of a chunk where experts have `mean` rows: the mean and three standard deviations,
+// so that of uniform routing hardly an expert is cut; no more, since shorter stages are more
+// stages.
+inline int wgmma_chunk_rows(double mean) {
+  const double rows = std::clamp<double>(mean + 3 * std::sqrt(mean), 1, kWgmmaRows);
+  return ceil_div(static_cast<int>(rows), kWgmmaChunkStep) * kWgmmaChunkStep;
+}
+
 constexpr int kProducerWarps = 4;
 
-// Arrivals that complete a phase of a stage's barriers. full: of the thread that expects the bytes
-// of the copy engine, and, where rows are gathered, of every producer once its copies are there.
+// Arrivals that complete a phase of a stage's barriers. full: of each producing warp's first
+// thread, which expects the bytes of its copies, and, where rows are gathered, of every producer
+// once its own are there.
 HB_HOST_DEVICE constexpr int full_arrivals(bool gathered) {
-  return gathered ? 1 + kProducerWarps * 32 : 1;
+  return kProducerWarps * (gathered ? 33 : 1);
 }
-constexpr int kEmptyArrivals = kConsumerWarps;  // one lane of each
+// empty: of one lane of each consuming warp.
+HB_HOST_DEVICE constexpr int empty_arrivals(int warpgroups) { return 4 * warpgroups; }
 
 // A place in the ring; producers and consumers go through the same sequence. A consumer waits for
 // the full barrier's phase of parity `phase`, a producer for the empty one's of the other parity,

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 #include <vector>
@@ -66,16 +67,33 @@ TEST(WgmmaMap, ChunksOfHiddenRowsDoNotOverlap) {
 }
 
 TEST(WgmmaMap, RingsFitAndHaveAtLeastThreeStages) {
+  constexpr int kRoom = 204 * 1024;
   for (const WeightFormat format : kFormats)
-    for (int rows = 1; rows <= 160; ++rows) {
-      const Ring ring = ring_for(format, rows, 205 * 1024);
+    for (int rows = 1; rows <= kWgmmaRows; ++rows) {
+      const int warpgroups = wgmma_kernel_for(rows).warpgroups;
+      const Ring ring = ring_for(format, warpgroups, rows, kRoom);
       EXPECT_GE(ring.num_stages, 3) << rows;
       EXPECT_LE(ring.num_stages, kMaxStages);
-      EXPECT_LE(ring.num_stages * ring.stage_bytes, 205 * 1024);
+      EXPECT_LE(ring.num_stages * ring.stage_bytes, kRoom);
+      EXPECT_GE(stage_weight_bytes(format, warpgroups), warpgroups * 8 * slab_bytes(format));
       // Panels start where the swizzle repeats.
-      EXPECT_EQ(stage_weight_bytes(format) % 1024, 0);
+      EXPECT_EQ(stage_weight_bytes(format, warpgroups) % 1024, 0);
       EXPECT_EQ(ring.stage_bytes % 1024, 0);
     }
+}
+
+TEST(WgmmaMap, ChunksHaveRoomForTheMeanAndThreeDeviations) {
+  EXPECT_EQ(wgmma_chunk_rows(0.01), 16);
+  EXPECT_EQ(wgmma_chunk_rows(16), 32);    // 16 + 12
+  EXPECT_EQ(wgmma_chunk_rows(36), 64);    // 36 + 18
+  EXPECT_EQ(wgmma_chunk_rows(100), 144);  // 100 + 30
+  EXPECT_EQ(wgmma_chunk_rows(1e6), kWgmmaRows);
+  for (double mean = 0.1; mean < 400; mean += 0.1) {
+    const int rows = wgmma_chunk_rows(mean);
+    EXPECT_EQ(rows % kWgmmaChunkStep, 0);
+    EXPECT_GE(wgmma_kernel_for(rows).rows, rows);
+    EXPECT_GE(rows, std::min<double>(kWgmmaRows, mean));  // wgmma_hidden_bytes counts on it
+  }
 }
 
 // ---- the ring's protocol, step by step in any order
@@ -95,14 +113,15 @@ enum class Outcome { kDone, kDeadlock, kWrongStage };
 
 // Producer threads and consumer warps, each advanced at random as far as its barriers let it.
 // Consumers hold a stage until they have the next, or the tile's last until it is finished.
-Outcome simulate(bool gathered, int num_stages, int tiles, int blocks, int full, int empty,
-                 uint32_t seed) {
+Outcome simulate(bool gathered, int warpgroups, int num_stages, int tiles, int blocks, int full,
+                 int empty, uint32_t seed) {
   struct Worker {
     Cursor at;
     int step = 0, held = -1;
   };
-  const int num_producers = gathered ? kProducerWarps * 32 : 1;
-  std::vector<Worker> producers(static_cast<size_t>(num_producers)), consumers(kConsumerWarps);
+  const int num_producers = kProducerWarps * (gathered ? 32 : 1);
+  std::vector<Worker> producers(static_cast<size_t>(num_producers)),
+      consumers(static_cast<size_t>(4 * warpgroups));
   std::vector<Barrier> fulls(static_cast<size_t>(num_stages), Barrier(full)),
       empties(static_cast<size_t>(num_stages), Barrier(empty));
   // What each producer has written into a stage.
@@ -118,7 +137,7 @@ Outcome simulate(bool gathered, int num_stages, int tiles, int blocks, int full,
       const auto stage = static_cast<size_t>(w.at.stage);
       if (w.step < steps && empties[stage].passes(w.at.phase ^ 1)) {
         content[stage][which] = w.step++;
-        if (which == 0) fulls[stage].arrive();
+        if (!gathered || which % 32 == 0) fulls[stage].arrive();
         if (gathered) fulls[stage].arrive();
         w.at.advance(num_stages);
         moved = true;
@@ -153,23 +172,26 @@ Outcome simulate(bool gathered, int num_stages, int tiles, int blocks, int full,
 
 TEST(WgmmaMap, RingDeliversEveryStageWhateverTheOrder) {
   for (bool gathered : {false, true})
-    for (int num_stages : {3, 4, 8})
-      for (int blocks : {1, 2, 3, 5})
-        for (uint32_t seed = 0; seed < 3; ++seed)
-          EXPECT_EQ(simulate(gathered, num_stages, 4, blocks, full_arrivals(gathered),
-                             kEmptyArrivals, seed),
-                    Outcome::kDone)
-              << gathered << " " << num_stages << " " << blocks << " " << seed;
+    for (int warpgroups : {2, 3, 4})
+      for (int num_stages : {3, 4, 8})
+        for (int blocks : {1, 2, 3, 5})
+          for (uint32_t seed = 0; seed < 2; ++seed)
+            EXPECT_EQ(simulate(gathered, warpgroups, num_stages, 4, blocks, full_arrivals(gathered),
+                               empty_arrivals(warpgroups), seed),
+                      Outcome::kDone)
+                << gathered << " " << warpgroups << " " << num_stages << " " << blocks << " "
+                << seed;
 }
 
 TEST(WgmmaMap, RingWithAnArrivalTooManyOrTooFewIsCaught) {
-  for (bool gathered : {false, true}) {
-    const int full = full_arrivals(gathered);
-    EXPECT_EQ(simulate(gathered, 3, 4, 5, full + 1, kEmptyArrivals, 1), Outcome::kDeadlock);
-    EXPECT_EQ(simulate(gathered, 3, 4, 5, full, kEmptyArrivals + 1, 1), Outcome::kDeadlock);
-    EXPECT_NE(simulate(gathered, 3, 4, 5, full, kEmptyArrivals - 1, 1), Outcome::kDone);
-  }
-  EXPECT_NE(simulate(true, 3, 4, 5, full_arrivals(true) - 1, kEmptyArrivals, 1), Outcome::kDone);
+  for (bool gathered : {false, true})
+    for (int warpgroups : {2, 3, 4}) {
+      const int full = full_arrivals(gathered), empty = empty_arrivals(warpgroups);
+      EXPECT_EQ(simulate(gathered, warpgroups, 3, 4, 5, full + 1, empty, 1), Outcome::kDeadlock);
+      EXPECT_EQ(simulate(gathered, warpgroups, 3, 4, 5, full, empty + 1, 1), Outcome::kDeadlock);
+      EXPECT_NE(simulate(gathered, warpgroups, 3, 4, 5, full, empty - 1, 1), Outcome::kDone);
+      EXPECT_NE(simulate(gathered, warpgroups, 3, 4, 5, full - 1, empty, 1), Outcome::kDone);
+    }
 }
 
 }  // namespace
