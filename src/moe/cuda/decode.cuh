@@ -30,14 +30,21 @@ __device__ __forceinline__ uint32_t high_twice(uint32_t pair) {
   return *reinterpret_cast<const uint32_t*>(&r);
 }
 
+// x << kBits as a product: shifts share a unit with the masks, which is the busiest here; products
+// have their own. blockDim.y is 1, which the compiler does not know.
+template <int kBits>
+__device__ __forceinline__ uint32_t shift_by_product(uint32_t x) {
+  return x * (blockDim.y << kBits);
+}
+
 // a = the fragment of `word`; `scales` = BF16 patterns of (row g, row g + 8).
 __device__ __forceinline__ void decode_word(uint32_t word, uint32_t scales, uint32_t (&a)[4]) {
   constexpr uint32_t kPlaces = 0x81C081C0u;
   const uint32_t g = low_twice(scales), g8 = high_twice(scales);
   a[0] = multiply_bf16x2(word & kPlaces, g);
-  a[1] = multiply_bf16x2((word << 4) & kPlaces, g8);
+  a[1] = multiply_bf16x2(shift_by_product<4>(word) & kPlaces, g8);
   a[2] = multiply_bf16x2(__funnelshift_l(word, word, 10) & kPlaces, g);
-  const uint32_t bit6 = (word << 6) & 0x00400040u;
+  const uint32_t bit6 = shift_by_product<6>(word) & 0x00400040u;
   a[3] = multiply_bf16x2(and_or(__funnelshift_l(word, word, 30), 0x81808180u, bit6), g8);
 }
 

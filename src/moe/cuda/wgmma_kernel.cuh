@@ -61,6 +61,15 @@ constexpr bool registers_fit(int warpgroups) {
              r.launch * threads_for(warpgroups);
 }
 static_assert(registers_fit(2) && registers_fit(3) && registers_fit(4));
+// How a consumer goes through a stage, by the number of warpgroups.
+struct Pace {
+  int batch;          // k16 decoded at a time
+  bool is_double;     // the next batch is decoded while the tensor cores read this one
+  bool enters_ahead;  // the next stage's first weights are read meanwhile, too
+};
+HB_HOST_DEVICE constexpr Pace pace_for(int warpgroups) {
+  return warpgroups == 4 ? Pace{4, false, true} : Pace{1, true, false};
+}
 constexpr int kMaxWarpgroups = 4;
 constexpr int kProducerBarrier = 1 + kMaxWarpgroups;  // those before are of the warpgroups
 
@@ -227,13 +236,16 @@ struct Producer {
                                static_cast<size_t>(tile.row_tile) * kTiles * p.blocks * kBlockBytes;
       const uint8_t* hidden =
           p.b + static_cast<size_t>(hidden_row(tile.chunk, tile.first_row)) * p.b_pitch * 16;
-      const int tiles = min(kTiles, p.tiles - tile.row_tile * kTiles);
+      // A warpgroup whose second tile is padding has the first's weights in it: whatever finite
+      // values h gets there, zero weights of `down` multiply them.
+      const int tiles = max(0, min(kTiles, p.tiles - tile.row_tile * kTiles));
+      const int copies = tiles + tiles % kAtoms;
       Chunk next_chunk = {};
 
       // A warp fetches every fourth tile of weights, and perhaps a panel of h.
       const uint32_t rows_bytes = rows * kPanelRowBytes;
       const bool has_panel = !kUp && warp < 2;
-      const uint32_t bytes = (tiles - warp + kProducerWarps - 1) / kProducerWarps * kBlockBytes +
+      const uint32_t bytes = (copies - warp + kProducerWarps - 1) / kProducerWarps * kBlockBytes +
                              has_panel * rows_bytes;
 
       for (int block = 0; block < p.blocks; ++block) {
@@ -242,8 +254,9 @@ struct Producer {
         if (lane == 0) {
           if (first) shared.tiles[at.stage] = tile;
           barrier_arrive_expect(full(), bytes);
-          for (int i = warp; i < tiles; i += kProducerWarps) {
-            const uint8_t* from = weights + static_cast<size_t>(i * p.blocks + block) * kBlockBytes;
+          for (int i = warp; i < copies; i += kProducerWarps) {
+            const uint8_t* from =
+                weights + static_cast<size_t>(min(i, tiles - 1) * p.blocks + block) * kBlockBytes;
             const uint32_t to = stage + i * kBlockBytes;
             if (chunk.is_only) {
               copy_bulk(to, from, kBlockBytes, full(), once);
@@ -298,6 +311,7 @@ struct Consumer {
   static constexpr int kTiles = kWarpgroups * kAtoms;
   static constexpr uint32_t kSlab = slab_bytes(kFormat);
   static constexpr uint32_t kWeightBytes = stage_weight_bytes(kFormat, kWarpgroups);
+  static constexpr Pace kPace = pace_for(kWarpgroups);
   static constexpr int kStaging = kWarpgroups == 2 ? 8192 : 4096;
   static_assert(kStaging * kWarpgroups <= kStagingBytes);
 
@@ -355,55 +369,43 @@ struct Consumer {
       weights.load_codes(stage() + first_slab, 0, lane);
       weights.load_scales(stage() + first_slab, lane);
     };
-    // With few columns, half a stage is decoded at once: other warpgroups keep the tensor cores
-    // busy. With many, one fragment is decoded while the tensor cores read the other.
-    constexpr bool kWhole = kWarpgroups == 4;
-    constexpr int kBuffers = kWhole ? 4 : 2;
-    uint32_t fragments[kBuffers][kAtoms][4];
+    // kBatch k16 are decoded, then multiplied; with kDouble, the next are decoded meanwhile,
+    // without, other warpgroups keep the tensor cores busy.
+    constexpr int kBatch = kPace.batch;
+    constexpr bool kDouble = kPace.is_double;
+    constexpr bool kAhead = kPace.enters_ahead;
+    uint32_t fragments[kDouble ? 2 : 1][kBatch][kAtoms][4];
     HalfStage weights;
-    if constexpr (kWhole) enter(weights);
+    if constexpr (kAhead) enter(weights);
     for (int left = p.blocks;;) {
-      if constexpr (!kWhole) enter(weights);
+      if constexpr (!kAhead) enter(weights);
       const int here = at.stage;
       const uint32_t base = stage();
       const uint64_t panels = operand_b(base + kWeightBytes);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if constexpr (!kWhole)
-          if (half == 1) weights.load_codes(base + first_slab, 1, lane);
-        if constexpr (kWhole) {
+      for (int first = 0; first < 8; first += kBatch) {
+        const int half = first / 4;
+        auto& batch = fragments[kDouble ? first / kBatch % 2 : 0];
+        if (first == 4 && !kAhead) weights.load_codes(base + first_slab, 1, lane);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) weights.decode(half, i, fragments[i]);
-          wgmma_fence();
-        }
+        for (int i = 0; i < kBatch; ++i) weights.decode(half, first % 4 + i, batch[i]);
+        wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if constexpr (!kWhole) {
-            weights.decode(half, i, fragments[i % 2]);
-            wgmma_fence();
-          }
+        for (int i = 0; i < kBatch; ++i) {
 #pragma unroll
           for (int a = 0; a < kAtoms; ++a) {
-            wgmma<kN>(acc[a], fragments[i % kBuffers][a],
-                      panels + (half * kN * kPanelRowBytes / 16 + i * 2));
-          }
-          if constexpr (!kWhole) {
-            wgmma_commit();
-            wgmma_wait<1>();
+            wgmma<kN>(acc[a], batch[i][a],
+                      panels + (half * kN * kPanelRowBytes / 16 + (first % 4 + i) * 2));
           }
         }
-        if constexpr (kWhole) {
-          wgmma_commit();
-          if (half == 0) {
-            weights.load_codes(base + first_slab, 1, lane);
-            wgmma_wait<0>();
-          }
-        }
+        wgmma_commit();
+        if (first + kBatch == 4 && kAhead) weights.load_codes(base + first_slab, 1, lane);
+        if (first + kBatch < 8) wgmma_wait<kDouble ? 1 : 0>();
       }
-      if constexpr (!kWhole) wgmma_wait<0>();
+      if constexpr (!kAhead) wgmma_wait<0>();
       if (--left == 0) break;
       at.advance(p.ring.num_stages);
-      if constexpr (kWhole) {
+      if constexpr (kAhead) {
         enter(weights);
         wgmma_wait<0>();
       }
@@ -448,23 +450,17 @@ struct Consumer {
   }
 
   template <ActivationKind kKind>
-  __device__ __forceinline__ void activate_all(float (&values)[kAtoms][8], float gate_factor,
-                                               float up_factor) const {
+  __device__ __forceinline__ void activate_all(float (&values)[8], float gate, float up) const {
 #pragma unroll
-    for (int a = 0; a < kAtoms; ++a) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        float& v = values[a][i];
-        if (kKind == ActivationKind::kRelu2) {
-          v = activate<kKind>(0, up_factor * v, p.activation);
-        } else if (i % 4 < 2) {
-          v = activate<kKind>(gate_factor * v, up_factor * values[a][i + 2], p.activation);
-        }
+    for (int i = 0; i < 8; ++i) {
+      if (kKind == ActivationKind::kRelu2) {
+        values[i] = activate<kKind>(0, up * values[i], p.activation);
+      } else if (i % 4 < 2) {
+        values[i] = activate<kKind>(gate * values[i], up * values[i + 2], p.activation);
       }
     }
   }
-  __device__ __forceinline__ void activate_any(float (&values)[kAtoms][8], float gate,
-                                               float up) const {
+  __device__ __forceinline__ void activate_any(float (&values)[8], float gate, float up) const {
     switch (p.kind) {
       case ActivationKind::kSitu:
         return activate_all<ActivationKind::kSitu>(values, gate, up);
@@ -498,7 +494,7 @@ struct Consumer {
     const int here = min(rows - row, kRows), thread = warp * 32 + lane;
     if constexpr (kFormat == WeightFormat::kNvfp4) {
       uint8_t* to = block + (group * rows + row) * kPanelRowBytes;
-#pragma unroll
+#pragma unroll 1
       for (int i = 0; i < kRows / 16; ++i) {
         const int piece = i * 128 + thread;
         if (piece < here * 8)
@@ -524,44 +520,39 @@ struct Consumer {
     constexpr int kRows = kStaging / kPanelRowBytes / kGroups;
     wait_copies();
     meet();
-    const float gate_factor = decode_gain(kFormat) * shared.factors[warpgroup][0];
-    const float up_factor = decode_gain(kFormat) * shared.factors[warpgroup][1];
+    const uint32_t factors = shared_address(shared.factors[warpgroup]);
     const int rows = round_up_8(tile.num_rows);
     const int first_group = (tile.row_tile * kWarpgroups + warpgroup) * kGroups;
-    const int g = lane / 4, row_of_8 = lane % 4 * 2 + g % 2;
     uint8_t* const h =
         static_cast<uint8_t*>(p.out) + static_cast<size_t>(hidden_row(tile.chunk, tile.first_row)) *
                                            p.out_blocks * (kBlockCols * 2);
+    // Where this lane's pair of columns of atom 0 lies in its row (stored_position): group of 16,
+    // and piece. The pair of rows g + 8 (up alone) is 4 pieces farther, the swizzle included.
+    constexpr bool kNarrow = kFormat == WeightFormat::kNvfp4;
+    const int g = lane / 4, row_of_8 = lane % 4 * 2 + g % 2;
+    const int sixteen = kGated ? warp / 2 : warp;
+    const int piece = (g / 2 + (kGated ? warp % 2 * 4 : 0)) ^ row_of_8;
+    const uint32_t place =
+        staging() + row_of_8 * kPanelRowBytes +
+        (kNarrow ? piece * 16 + sixteen * 4 : sixteen % 2 * 64 + piece * 8 + sixteen / 2 * 4);
+    constexpr uint32_t kAtomStep = !kGated ? kRows * kPanelRowBytes : kNarrow ? 8 : 4;
+    constexpr uint32_t kHigh = kNarrow ? 64 : 32;
 #pragma unroll 1
     for (int row = 0; row < rows; row += kRows) {
 #pragma unroll 1
       for (int part = 0; part < kRows / 16 && row + part * 16 < rows; ++part) {
         float values[kAtoms][8];
         take<kN>(acc, row / 16 + part, values);
-        activate_any(values, gate_factor, up_factor);
 #pragma unroll
         for (int a = 0; a < kAtoms; ++a) {
-          const bool padding =  // h is zero there
-              (tile.row_tile * kWarpgroups + warpgroup) * kAtoms + a >= p.tiles;
-          // Of the 64 columns: group of 16, and piece (stored_position).
-          const int sixteen = kGated ? a * 2 + warp / 2 : warp;
-          const int piece = g / 2 + (kGated ? warp % 2 * 4 : 0);
-          uint32_t to =
-              staging() + row_of_8 * kPanelRowBytes + (kGated ? 0 : a * kRows * kPanelRowBytes);
-          uint32_t high = to;
-          if constexpr (kFormat == WeightFormat::kNvfp4) {
-            to += (piece ^ row_of_8) * 16 + sixteen * 4;
-            high += ((piece + 4) ^ row_of_8) * 16 + sixteen * 4;
-          } else {
-            to += sixteen % 2 * 64 + (piece ^ row_of_8) * 8 + sixteen / 2 * 4;
-            high += sixteen % 2 * 64 + ((piece + 4) ^ row_of_8) * 8 + sixteen / 2 * 4;
-          }
+          activate_any(values[a], decode_gain(kFormat) * load_shared_float(factors),
+                       decode_gain(kFormat) * load_shared_float(factors + 4));
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
             const float* v = values[a] + 4 * j;
-            const uint32_t at_row = (part * 16 + j * 8) * kPanelRowBytes;
-            stage_pair(to + at_row, padding ? 0 : v[0], padding ? 0 : v[1]);
-            if (!kGated) stage_pair(high + at_row, padding ? 0 : v[2], padding ? 0 : v[3]);
+            const uint32_t to = place + a * kAtomStep + (part * 16 + j * 8) * kPanelRowBytes;
+            stage_pair(to, v[0], v[1]);
+            if (!kGated) stage_pair(to ^ kHigh, v[2], v[3]);
           }
         }
       }

@@ -89,11 +89,11 @@ constexpr WgmmaKernel wgmma_kernel_for(int chunk_rows) {
   return *std::rbegin(kWgmmaKernels);
 }
 
-// The most rows of a chunk where experts have `mean` rows: the mean and three standard deviations,
-// so that of uniform routing hardly an expert is cut; no more, since shorter stages are more
+// The most rows of a chunk where experts have `mean` rows: the mean and 2.5 standard deviations, so
+// that of uniform routing hardly an expert is cut; no more, since shorter stages are more
 // stages.
 inline int wgmma_chunk_rows(double mean) {
-  const double rows = std::clamp<double>(mean + 3 * std::sqrt(mean), 1, kWgmmaRows);
+  const double rows = std::clamp<double>(mean + 2.5 * std::sqrt(mean), 1, kWgmmaRows);
   return ceil_div(static_cast<int>(rows), kWgmmaChunkStep) * kWgmmaChunkStep;
 }
 
