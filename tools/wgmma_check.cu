@@ -93,7 +93,8 @@ __host__ __device__ uint32_t mix(uint64_t v) {
 }
 
 // 4 bytes a thread of the slabs of all experts; scales around 1.
-// The up matrix has `slab_hidden` hidden values a slab; what is beyond F is zero, as packed.
+// The up matrix has `slab_hidden` hidden values a slab; what is beyond F is zero in both matrices,
+// as packed.
 __global__ void fill_packed(uint8_t* packed, size_t words, WeightFormat format, Sizes sizes,
                             int slab_hidden) {
   const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
@@ -120,6 +121,14 @@ __global__ void fill_packed(uint8_t* packed, size_t words, WeightFormat format, 
         static_cast<int>(slab_row) * slab_hidden >= sizes.intermediate) {
       *to = 0;
       continue;
+    }
+    if (byte >= sizes.down_offset && in_slab < kCodeBytes) {
+      const int block = static_cast<int>(slab) / kTileSlabs % sizes.down_blocks;
+      const int half = static_cast<int>(in_slab) / 512, t = static_cast<int>(in_slab) / 16 % 4;
+      if (block * kBlockCols + column(format, half, t) >= sizes.intermediate) {
+        *to = 0;
+        continue;
+      }
     }
     if (in_slab < kCodeBytes) {
       *to = r;

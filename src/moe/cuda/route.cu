@@ -1,9 +1,12 @@
-// Slots in the order of their experts, and each expert's rows cut into chunks: one block, by
-// counting.
+// Slots in the order of their experts, and each expert's rows cut into chunks, by counting: one
+// block, or a cluster of them with a stretch of the slots each.
 //
 //   count[e] -> first row and first chunk of each expert (prefix sums) -> chunks; rows
 //
+// Every block does the prefix sums, over the counts of all; the first one writes the chunks.
 // The order of an expert's rows is whatever the atomics give; no result may depend on it.
+#include <cooperative_groups.h>
+
 #include "moe/cuda/kernels.h"
 #include "moe/cuda/launch.h"
 #include "moe/cuda/ptx.cuh"
@@ -13,6 +16,8 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
+constexpr int kCluster = 8;
+constexpr int kBatch = 8;  // slots of a thread that are read together
 
 // Exclusive prefix sums over the block of two counts a thread.
 __device__ int2 prefix_sums(int2 value, int2& total) {
@@ -38,70 +43,105 @@ __device__ int2 prefix_sums(int2 value, int2& total) {
   return make_int2(before.x + within.x - value.x, before.y + within.y - value.y);
 }
 
+// The slots first, first + kThreads, ...; expert -1: none, or not to be computed.
+struct Batch {
+  int experts[kBatch];
+  float weights[kBatch];
+
+  __device__ __forceinline__ void load(const Call& call, int first, int end) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int slot = first + i * kThreads;
+      experts[i] = slot < end ? call.topk_ids[slot] : -1;
+      weights[i] = slot < end ? call.topk_weights[slot] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i)
+      if (experts[i] < 0 || experts[i] >= call.sizes.num_experts || weights[i] == 0)
+        experts[i] = -1;
+  }
+};
+
 __global__ void __launch_bounds__(kThreads, 1)
     route_kernel(const __grid_constant__ Call call, int max_rows) {
-  extern __shared__ int counts[];  // [E], then where the next row of an expert goes
+  extern __shared__ int counts[];  // [E] of this block's slots
   const Sizes& sizes = call.sizes;
-  const int num_slots = call.num_tokens * sizes.top_k;
+  int* const next_row = counts + sizes.num_experts;  // [E]: where the next such slot goes
+  const auto cluster = cooperative_groups::this_cluster();
+  const int rank = static_cast<int>(cluster.block_rank());
+  const int num_blocks = static_cast<int>(cluster.num_blocks());
   for (int e = threadIdx.x; e < sizes.num_experts; e += kThreads) counts[e] = 0;
   wait_for_previous_kernel();
+  let_next_kernel_start();
   __syncthreads();
-  const auto expert_of = [&](int slot, float& weight) {
-    const int id = call.topk_ids[slot];
-    weight = call.topk_weights[slot];
-    return id >= 0 && id < sizes.num_experts && weight != 0 ? id : -1;
+  const int num_slots = call.num_tokens * sizes.top_k;
+  const int share = (num_slots + num_blocks - 1) / num_blocks;
+  const int end = min(num_slots, (rank + 1) * share);
+  const int first_slot = rank * share + static_cast<int>(threadIdx.x);
+
+  const auto count = [&](const Batch& batch) {
+#pragma unroll
+    for (int e : batch.experts)
+      if (e >= 0) atomicAdd(&counts[e], 1);
   };
-  // The first slot of a thread stays in registers: small calls have no other.
-  float first_weight = 0;
-  int first_expert = -1;
-  if (static_cast<int>(threadIdx.x) < num_slots)
-    first_expert = expert_of(threadIdx.x, first_weight);
-  if (first_expert >= 0) atomicAdd(&counts[first_expert], 1);
-  for (int slot = threadIdx.x + kThreads; slot < num_slots; slot += kThreads) {
-    float weight;
-    const int e = expert_of(slot, weight);
-    if (e >= 0) atomicAdd(&counts[e], 1);
+  // The first batch stays in registers: most calls have no other.
+  Batch first;
+  first.load(call, first_slot, end);
+  count(first);
+  for (int slot = first_slot + kBatch * kThreads; slot < end; slot += kBatch * kThreads) {
+    Batch batch;
+    batch.load(call, slot, end);
+    count(batch);
   }
-  __syncthreads();
+  cluster.sync();
 
   // Each thread cares for a stretch of experts.
+  const auto count_before = [&](int e, int block) {
+    int n = 0;
+    for (int b = 0; b < block; ++b) n += cluster.map_shared_rank(counts, b)[e];
+    return n;
+  };
   const int stretch = (sizes.num_experts + kThreads - 1) / kThreads;
-  const int begin = threadIdx.x * stretch, end = min(begin + stretch, sizes.num_experts);
+  const int begin_expert = threadIdx.x * stretch;
+  const int end_expert = min(begin_expert + stretch, sizes.num_experts);
   int2 mine = make_int2(0, 0);
-  for (int e = begin; e < end; ++e) {
-    mine.x += counts[e];
-    mine.y += (counts[e] + max_rows - 1) / max_rows;
+  for (int e = begin_expert; e < end_expert; ++e) {
+    const int rows = count_before(e, num_blocks);
+    mine.x += rows;
+    mine.y += (rows + max_rows - 1) / max_rows;
   }
   int2 total;
   int2 at = prefix_sums(mine, total);
-  for (int e = begin; e < end; ++e) {
-    const int rows = counts[e], chunks = (rows + max_rows - 1) / max_rows;
+  for (int e = begin_expert; e < end_expert; ++e) {
+    const int rows = count_before(e, num_blocks), chunks = (rows + max_rows - 1) / max_rows;
     int row = at.x;
     for (int i = 0; i < chunks; ++i) {
       const int num_rows = rows / chunks + (i < rows % chunks);
-      call.lists.chunks[at.y + i] = {e, row, num_rows, chunks == 1};
+      if (rank == 0) call.lists.chunks[at.y + i] = {e, row, num_rows, chunks == 1};
       row += num_rows;
     }
-    counts[e] = at.x;
+    next_row[e] = at.x + count_before(e, rank);
     at.x += rows;
     at.y += chunks;
   }
-  if (threadIdx.x == 0) *call.lists.num_chunks = total.y;
-  __syncthreads();
+  if (rank == 0 && threadIdx.x == 0) *call.lists.num_chunks = total.y;
+  cluster.sync();  // before a block leaves whose counts others read
 
-  const auto place = [&](int slot, int e, float weight) {
-    if (e < 0) return;
-    const int row = atomicAdd(&counts[e], 1);
-    call.lists.row_slots[row] = slot;
-    call.lists.row_weights[row] = weight;
+  const auto place = [&](const Batch& batch, int slot) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (batch.experts[i] < 0) continue;
+      const int row = atomicAdd(&next_row[batch.experts[i]], 1);
+      call.lists.row_slots[row] = slot + i * kThreads;
+      call.lists.row_weights[row] = batch.weights[i];
+    }
   };
-  place(threadIdx.x, first_expert, first_weight);
-  for (int slot = threadIdx.x + kThreads; slot < num_slots; slot += kThreads) {
-    float weight;
-    const int e = expert_of(slot, weight);
-    place(slot, e, weight);
+  place(first, first_slot);
+  for (int slot = first_slot + kBatch * kThreads; slot < end; slot += kBatch * kThreads) {
+    Batch batch;
+    batch.load(call, slot, end);
+    place(batch, slot);
   }
-  let_next_kernel_start();
 }
 
 }  // namespace
@@ -109,12 +149,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 bool route_fits(const Sizes& sizes) { return sizes.num_experts <= 16384; }
 
 cudaError_t launch_route(const Call& call, int max_chunk_rows, const LaunchOptions& options) {
-  const size_t shared = static_cast<size_t>(call.sizes.num_experts) * sizeof(int);
+  const size_t shared = static_cast<size_t>(call.sizes.num_experts) * 2 * sizeof(int);
   const cudaError_t error = cudaFuncSetAttribute(
       route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   if (error != cudaSuccess) return error;
-  return launch_overlapped(route_kernel, dim3(1), kThreads, shared, options.stream, call,
-                           max_chunk_rows);
+  const int cluster = call.num_tokens * call.sizes.top_k > kThreads * kBatch / 2 ? kCluster : 1;
+  return launch_clusters(route_kernel, cluster, dim3(static_cast<unsigned>(cluster)), kThreads,
+                         shared, options.stream, call, max_chunk_rows);
 }
 
 }  // namespace halfbyte::hopper

@@ -1,6 +1,8 @@
 // The compute-bound path: x in the order of operand B, then the two products (wgmma_kernel.cuh).
 #include <algorithm>
 
+#include "moe/cuda/launch.h"
+#include "moe/cuda/ptx.cuh"
 #include "moe/cuda/wgmma.h"
 
 namespace halfbyte::hopper {
@@ -9,7 +11,8 @@ namespace {
 constexpr int kPermuteThreads = 256;
 
 // permuted (T, padded L): x with each 128 columns in the order `natural_column`, zero beyond L.
-// A thread writes 16 bytes: four pairs of neighbouring columns.
+// A thread writes 16 bytes: four pairs of neighbouring columns. Runs beside `route`, whose start
+// means that all before it is done.
 template <WeightFormat kFormat>
 __global__ void permute_kernel(const uint32_t* x, int64_t pairs_a_row, int pairs_in, int pieces,
                                int64_t total, uint4* permuted) {
@@ -28,6 +31,8 @@ __global__ void permute_kernel(const uint32_t* x, int64_t pairs_a_row, int pairs
     }
     permuted[i] = make_uint4(v[0], v[1], v[2], v[3]);
   }
+  let_next_kernel_start();
+  wait_for_previous_kernel();  // so that who waits for this one waits for `route` too
 }
 
 }  // namespace
@@ -52,10 +57,10 @@ cudaError_t launch_permute(const Call& call, WeightFormat format, const LaunchOp
                                            static_cast<int64_t>(options.num_sms) * 8);
   const auto kernel = format == WeightFormat::kMxfp4 ? permute_kernel<WeightFormat::kMxfp4>
                                                      : permute_kernel<WeightFormat::kNvfp4>;
-  kernel<<<static_cast<unsigned>(blocks), kPermuteThreads, 0, options.stream>>>(
-      static_cast<const uint32_t*>(call.x), call.x_stride / 2, call.sizes.hidden / 2, pieces, total,
-      static_cast<uint4*>(call.permuted_x));
-  return cudaGetLastError();
+  return launch_overlapped(kernel, dim3(static_cast<unsigned>(blocks)), kPermuteThreads, 0,
+                           options.stream, static_cast<const uint32_t*>(call.x), call.x_stride / 2,
+                           call.sizes.hidden / 2, pieces, total,
+                           static_cast<uint4*>(call.permuted_x));
 }
 
 cudaError_t launch_product(Product product, const Call& call, ActivationKind kind,
