@@ -92,6 +92,8 @@ cudaError_t launch_product(Product product, const Call& call, ActivationKind kin
   switch (kernel.rows) {
     case 32:
       return launch_wgmma_32(product, format, p, options);
+    case 64:
+      return launch_wgmma_64(product, format, p, options);
     case 96:
       return launch_wgmma_96(product, format, p, options);
     default:

@@ -43,6 +43,8 @@ cudaError_t launch_product(Product product, const Call& call, ActivationKind kin
 
 cudaError_t launch_wgmma_32(Product product, WeightFormat format, const WgmmaParams& params,
                             const LaunchOptions& options);
+cudaError_t launch_wgmma_64(Product product, WeightFormat format, const WgmmaParams& params,
+                            const LaunchOptions& options);
 cudaError_t launch_wgmma_96(Product product, WeightFormat format, const WgmmaParams& params,
                             const LaunchOptions& options);
 cudaError_t launch_wgmma_160(Product product, WeightFormat format, const WgmmaParams& params,

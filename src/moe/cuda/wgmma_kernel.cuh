@@ -61,32 +61,25 @@ constexpr bool registers_fit(int warpgroups) {
              r.launch * threads_for(warpgroups);
 }
 static_assert(registers_fit(2) && registers_fit(3) && registers_fit(4));
-// How a consumer goes through a stage, by the number of warpgroups.
-struct Pace {
-  int batch;          // k16 decoded at a time
-  bool is_double;     // the next batch is decoded while the tensor cores read this one
-  bool enters_ahead;  // the next stage's first weights are read meanwhile, too
-};
-HB_HOST_DEVICE constexpr Pace pace_for(int warpgroups) {
-  return warpgroups == 4 ? Pace{4, false, true} : Pace{1, true, false};
-}
 constexpr int kMaxWarpgroups = 4;
 constexpr int kProducerBarrier = 1 + kMaxWarpgroups;  // those before are of the warpgroups
 
-// How one kernel is compiled: its consuming warpgroups, and the N it has, rising.
-template <int kGroups, int... kN>
+// How one kernel is compiled: its consuming warpgroups, how many k16 they decode at a time, and the
+// N it has, rising.
+template <int kGroups, int kBatch16, int... kN>
 struct Widths {
   static constexpr int kWarpgroups = kGroups;
+  static constexpr int kBatch = kBatch16;
   static constexpr int kWidest = std::max({kN...});
 };
 
 // The first of them that holds num_rows.
-template <int kGroups, int kN, int... kWider>
-__device__ __forceinline__ int width_for(Widths<kGroups, kN, kWider...>, int num_rows) {
+template <int kGroups, int kBatch16, int kN, int... kWider>
+__device__ __forceinline__ int width_for(Widths<kGroups, kBatch16, kN, kWider...>, int num_rows) {
   if constexpr (sizeof...(kWider) == 0) {
     return kN;
   } else {
-    return num_rows <= kN ? kN : width_for(Widths<kGroups, kWider...>{}, num_rows);
+    return num_rows <= kN ? kN : width_for(Widths<kGroups, kBatch16, kWider...>{}, num_rows);
   }
 }
 
@@ -311,7 +304,6 @@ struct Consumer {
   static constexpr int kTiles = kWarpgroups * kAtoms;
   static constexpr uint32_t kSlab = slab_bytes(kFormat);
   static constexpr uint32_t kWeightBytes = stage_weight_bytes(kFormat, kWarpgroups);
-  static constexpr Pace kPace = pace_for(kWarpgroups);
   static constexpr int kStaging = kWarpgroups == 2 ? 8192 : 4096;
   static_assert(kStaging * kWarpgroups <= kStagingBytes);
 
@@ -369,11 +361,11 @@ struct Consumer {
       weights.load_codes(stage() + first_slab, 0, lane);
       weights.load_scales(stage() + first_slab, lane);
     };
-    // kBatch k16 are decoded, then multiplied; with kDouble, the next are decoded meanwhile,
-    // without, other warpgroups keep the tensor cores busy.
-    constexpr int kBatch = kPace.batch;
-    constexpr bool kDouble = kPace.is_double;
-    constexpr bool kAhead = kPace.enters_ahead;
+    // kBatch k16 are decoded, then multiplied. One at a time: the next is decoded while the tensor
+    // cores read this one. Several: other warpgroups keep the tensor cores busy meanwhile, and the
+    // next stage's first weights are read ahead.
+    constexpr int kBatch = W::kBatch;
+    constexpr bool kDouble = kBatch == 1, kAhead = !kDouble;
     uint32_t fragments[kDouble ? 2 : 1][kBatch][kAtoms][4];
     HalfStage weights;
     if constexpr (kAhead) enter(weights);
@@ -439,7 +431,8 @@ struct Consumer {
 #pragma unroll
         for (int a = 0; a < kAtoms; ++a) {
 #pragma unroll
-          for (int i = 0; i < 8; ++i) values[a][i] = acc[a][kPart * 8 + i];
+          for (int i = 0; i < 8; ++i)
+            values[a][i] = kPart * 16 + i / 4 * 8 < kN ? acc[a][kPart * 8 + i] : 0;
         }
         // NOTE: differs from part to part, so that branches stay branches, each for itself.
         asm volatile("// %0" ::"n"(kPart));
@@ -621,7 +614,9 @@ struct Consumer {
           uint32_t words[4];
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
-            const float* c = &acc[a][part * (kRows / 2) + j * 4 + 2 * k];
+            // Of 16 columns, 8 may be beyond N.
+            const bool there = part * kRows + (j + k / 2) * 8 < kN;
+            const float* c = &acc[a][there ? part * (kRows / 2) + j * 4 + 2 * k : 0];
             const __nv_bfloat162 both =
                 __floats2bfloat162_rn(scales[k / 2 * 2] * c[0], scales[k / 2 * 2 + 1] * c[1]);
             words[k] = *reinterpret_cast<const uint32_t*>(&both);
@@ -670,14 +665,15 @@ struct Consumer {
     }
   }
 
-  template <int kGroups, int kN, int... kWider>
-  __device__ __forceinline__ void consume_any(Widths<kGroups, kN, kWider...>, int num_rows) {
+  template <int kGroups, int kBatch16, int kN, int... kWider>
+  __device__ __forceinline__ void consume_any(Widths<kGroups, kBatch16, kN, kWider...>,
+                                              int num_rows) {
     if constexpr (sizeof...(kWider) == 0) {
       consume_tile<kN>();
     } else if (num_rows <= kN) {
       consume_tile<kN>();
     } else {
-      consume_any(Widths<kGroups, kWider...>{}, num_rows);
+      consume_any(Widths<kGroups, kBatch16, kWider...>{}, num_rows);
     }
   }
 

@@ -78,10 +78,8 @@ constexpr Ring ring_for(WeightFormat format, int warpgroups, int chunk_rows, int
 struct WgmmaKernel {
   int rows, warpgroups;
 };
-constexpr WgmmaKernel kWgmmaKernels[] = {{32, 4}, {96, 3}, {160, 2}};
+constexpr WgmmaKernel kWgmmaKernels[] = {{32, 4}, {64, 3}, {96, 3}, {160, 2}};
 constexpr int kWgmmaRows = 160;
-constexpr int kWgmmaChunkStep = 16;  // of the N compiled in
-
 // The first of them that takes chunks of chunk_rows.
 constexpr WgmmaKernel wgmma_kernel_for(int chunk_rows) {
   for (const WgmmaKernel& kernel : kWgmmaKernels)
@@ -93,8 +91,10 @@ constexpr WgmmaKernel wgmma_kernel_for(int chunk_rows) {
 // that of uniform routing hardly an expert is cut; no more, since shorter stages are more
 // stages.
 inline int wgmma_chunk_rows(double mean) {
-  const double rows = std::clamp<double>(mean + 2.5 * std::sqrt(mean), 1, kWgmmaRows);
-  return ceil_div(static_cast<int>(rows), kWgmmaChunkStep) * kWgmmaChunkStep;
+  const int rows =
+      static_cast<int>(std::clamp<double>(mean + 2.5 * std::sqrt(mean), 1, kWgmmaRows));
+  const int step = rows <= 96 ? 8 : 16;  // of the N compiled in
+  return ceil_div(rows, step) * step;
 }
 
 constexpr int kProducerWarps = 4;

@@ -83,14 +83,14 @@ TEST(WgmmaMap, RingsFitAndHaveAtLeastThreeStages) {
 }
 
 TEST(WgmmaMap, ChunksHaveRoomForTheMeanAndSomeDeviations) {
-  EXPECT_EQ(wgmma_chunk_rows(0.01), 16);
+  EXPECT_EQ(wgmma_chunk_rows(0.01), 8);
   EXPECT_EQ(wgmma_chunk_rows(16), 32);    // 16 + 10
-  EXPECT_EQ(wgmma_chunk_rows(36), 64);    // 36 + 15
+  EXPECT_EQ(wgmma_chunk_rows(36), 56);    // 36 + 15
   EXPECT_EQ(wgmma_chunk_rows(100), 128);  // 100 + 25
   EXPECT_EQ(wgmma_chunk_rows(1e6), kWgmmaRows);
   for (double mean = 0.1; mean < 400; mean += 0.1) {
     const int rows = wgmma_chunk_rows(mean);
-    EXPECT_EQ(rows % kWgmmaChunkStep, 0);
+    EXPECT_EQ(rows % (rows <= 96 ? 8 : 16), 0);
     EXPECT_GE(wgmma_kernel_for(rows).rows, rows);
     EXPECT_GE(rows, std::min<double>(kWgmmaRows, mean));  // wgmma_hidden_bytes counts on it
   }
