@@ -344,7 +344,7 @@ bool run(const Case& c) {
   call.lists = {num_chunks.data, chunks.data, slots_of.data, weights.data};
 
   Buffer<uint8_t> permuted(wgmma_permuted_bytes(sizes, c.tokens));
-  Buffer<uint8_t> hidden(wgmma_hidden_bytes(sizes, c.tokens));
+  Buffer<uint8_t> hidden(wgmma_hidden_bytes(sizes, lists.slots.size(), lists.chunks.size()));
   Buffer<uint8_t> slots(static_cast<size_t>(c.tokens) * c.top_k * c.hidden * 2);
   CHECK_CUDA(cudaMemset(permuted.data, 0xFF, permuted.size));  // NaN
   CHECK_CUDA(cudaMemset(hidden.data, 0xFF, hidden.size));

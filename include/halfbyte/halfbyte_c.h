@@ -84,6 +84,9 @@ typedef struct hb_moe_options {
   float swiglu_alpha;           /* these three: swiglu_clamped */
   float swiglu_limit;
   float swiglu_beta; /* added to up */
+  /* Experts that the router chooses among, if num_experts of them are here (expert parallelism); 0:
+   * all are here. Helps to choose kernels; results do not depend on it. */
+  int32_t num_global_experts;
 } hb_moe_options;
 
 /* Sets struct_bytes and every default: sizes 0, "nvfp4", "auto", "swiglu", beta 4, linear beta 25,

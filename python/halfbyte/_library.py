@@ -29,7 +29,8 @@ class Options(Structure):
                 ("max_num_tokens", c_int32), ("weight_format", c_char_p), ("backend", c_char_p),
                 ("activation", c_char_p), ("situ_beta", c_float), ("situ_linear_beta", c_float),
                 ("situ_has_linear_beta", c_int32), ("swiglu_alpha", c_float),
-                ("swiglu_limit", c_float), ("swiglu_beta", c_float)]
+                ("swiglu_limit", c_float), ("swiglu_beta", c_float),
+                ("num_global_experts", c_int32)]
 
 
 class PlanInfo(Structure):

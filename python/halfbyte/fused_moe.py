@@ -52,6 +52,8 @@ class FusedMoE:
 
     `max_num_tokens` bounds T. `workspace`: memory for one call, uint8; None makes workspace_bytes.
     Layers that run one after the other can share the `workspace` of the one that needs most.
+    `num_global_experts`: those that the router chooses among, if only `num_experts` of them are here
+    (expert parallelism: ids of the others are -1). Helps to choose kernels; results are the same.
     `device`: "cuda:N" or "cpu"; None: where the weights are. `backend`: "auto", "hopper", "dequant"
     (decodes to BF16: slow, cannot be captured), "cpu", "reference".
 
@@ -152,7 +154,7 @@ class FusedMoE:
 
     def _plan(self, array_library, device, *, num_experts, hidden_size, intermediate_size, top_k,
               max_num_tokens, weight_format="nvfp4", backend="auto", workspace=None,
-              activation="silu", **parameters):
+              activation="silu", num_global_experts=0, **parameters):
         self.num_experts, self.top_k = num_experts, top_k
         self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
         self.max_num_tokens, self.weight_format = max_num_tokens, weight_format
@@ -168,7 +170,8 @@ class FusedMoE:
         options = make_options(
             activation, parameters, weight_format=weight_format.encode(),
             backend=backend.encode(), num_experts=num_experts, hidden_size=hidden_size,
-            intermediate_size=intermediate_size, top_k=top_k, max_num_tokens=max_num_tokens)
+            intermediate_size=intermediate_size, top_k=top_k, max_num_tokens=max_num_tokens,
+            num_global_experts=num_global_experts)
         self._handle = library.create("hb_moe_plan_create", open_device(self.device).handle,
                                       ctypes.byref(options))
         release(self, "hb_moe_plan_destroy", self._handle)

@@ -238,8 +238,10 @@ hb_status hb_moe_plan_create(hb_device* device, const hb_moe_options* options, h
     OnDevice turn(*device->shared);
     auto made = std::make_shared<Plan>();
     made->shared = device->shared;
-    made->plan = halfbyte::plan_moe(shape_of(wanted), {.max_tokens = wanted.max_num_tokens},
-                                    turn.device(), wanted.backend);
+    made->plan = halfbyte::plan_moe(
+        shape_of(wanted),
+        {.max_tokens = wanted.max_num_tokens, .num_global_experts = wanted.num_global_experts},
+        turn.device(), wanted.backend);
     made->max_num_tokens = wanted.max_num_tokens;
     made->workspace_bytes = made->plan->workspace_bytes();
     made->description = made->plan->describe();

@@ -11,7 +11,8 @@ MoeCost moe_cost(const MoeShape& shape, const MoeLayout& layout, const Routing& 
   const int64_t slots = int64_t{routing.num_tokens} * shape.top_k;
   for (int64_t slot = 0; slot < slots; ++slot) {
     const int32_t id = routing.topk_ids[slot];
-    if (id < 0 || id >= shape.num_experts) continue;
+    // A weight of 0 asks for nothing.
+    if (id < 0 || id >= shape.num_experts || routing.topk_weights[slot] == 0) continue;
     ++cost.active_slots;
     if (!active[static_cast<size_t>(id)]) ++cost.active_experts;
     active[static_cast<size_t>(id)] = true;

@@ -112,6 +112,10 @@ void check_shape(const MoeShape& shape, const MoeLimits& limits) {
   positive("hidden", shape.hidden);
   positive("intermediate", shape.intermediate);
   positive("max_tokens", limits.max_tokens);
+  if (limits.num_global_experts != 0 && limits.num_global_experts < shape.num_experts)
+    throw Error(ErrorKind::kInput, "moe limits num_global_experts",
+                fmt::format("{}: expected 0 (all are here) or at least the {} that are here",
+                            limits.num_global_experts, shape.num_experts));
   const auto whole_groups = [&](const char* field, int value) {
     const int64_t group = scale_group(shape.weights);
     if (value % group != 0)

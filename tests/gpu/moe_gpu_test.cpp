@@ -350,7 +350,7 @@ TEST_P(GpuMoe, B68_RanksAddUp) {
     std::vector<int32_t> ids = p.routing.ids;
     for (int32_t& id : ids) id = id / kLocal == rank ? id % kLocal : -1;
     const auto begin = p.experts.views.begin() + rank * kLocal;
-    Runner runner(GetParam(), local, {begin, begin + kLocal}, 60);
+    Runner runner(GetParam(), local, {begin, begin + kLocal}, 60, 2, kRanks * kLocal);
     const std::vector<float> part =
         runner.run({ids.data(), p.routing.weights.data(), 60}, p.view());
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
@@ -666,7 +666,10 @@ TEST_P(GpuMoeStress, AgreesWithDequant) {
     p.shape = random_shape(random);
     p.experts = random_experts(p.shape, random);
     const int most = random() % 8 == 0 ? 3000 : 300;
-    Runner runner(GetParam(), p.shape, p.experts.views, most);
+    // A plan that expects few rows an expert must cope with many.
+    const int global_experts =
+        random() % 3 == 0 ? p.shape.num_experts * (1 + static_cast<int>(random() % 8)) : 0;
+    Runner runner(GetParam(), p.shape, p.experts.views, most, 2, global_experts);
     Runner other("cuda.dequant", p.shape, p.experts.views, most);
     for (int i = 0; i < kCallsPerLayer && left > 0; ++i, --left) {
       // As many small calls as large ones.

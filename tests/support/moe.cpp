@@ -133,9 +133,12 @@ void Runner::expect_guards(const Guarded& memory, const char* name) {
 }
 
 Runner::Runner(const std::string& device, const MoeShape& shape,
-               const std::vector<ExpertWeights>& experts, int max_tokens, int threads)
+               const std::vector<ExpertWeights>& experts, int max_tokens, int threads,
+               int num_global_experts)
     : device_(open(device, threads)) {
-  plan_ = plan_moe(shape, {.max_tokens = std::max(max_tokens, 1)}, *device_, backend_of(device));
+  plan_ = plan_moe(
+      shape, {.max_tokens = std::max(max_tokens, 1), .num_global_experts = num_global_experts},
+      *device_, backend_of(device));
   packed_ = device_->allocate(plan_->layout().packed_bytes);
   repack(experts);
   layer_ = plan_->bind(packed_.data(), packed_.bytes());

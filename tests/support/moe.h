@@ -43,7 +43,8 @@ double relative_l2(const std::vector<float>& value, const std::vector<float>& ex
 class Runner {
  public:
   Runner(const std::string& device, const MoeShape& shape,
-         const std::vector<ExpertWeights>& experts, int max_tokens, int threads = 2);
+         const std::vector<ExpertWeights>& experts, int max_tokens, int threads = 2,
+         int num_global_experts = 0);
   std::vector<float> run(const Routing& routing, TensorView x, DType y_dtype = DType::kF32);
 
   // The parts of `run`, for tests that do something between them.

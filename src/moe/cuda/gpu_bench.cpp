@@ -105,7 +105,8 @@ void bench_moe_gpu(Device& any_device, const BenchShape& shape, const GpuBenchOp
   const Board board(device.index());
   const MoeShape& moe = shape.moe;
   const auto [fewest, most] = std::minmax_element(options.tokens.begin(), options.tokens.end());
-  const auto plan = plan_moe(moe, {.max_tokens = *most}, device, options.backend);
+  const auto plan = plan_moe(moe, {.max_tokens = *most, .num_global_experts = shape.all_experts},
+                             device, options.backend);
   const auto expert_bytes = static_cast<double>(plan->layout().expert_bytes);
   const auto layer_bytes = static_cast<double>(plan->layout().packed_bytes);
 

@@ -39,7 +39,8 @@ constexpr int kF32SlotTokens = 64;  // up to here slot outputs are kept in fp32
 constexpr int kFewAlways = 4;
 constexpr double kFewBytes = 0.5e9;
 constexpr int64_t kStreamMeanRows = 3;
-constexpr int64_t kAlignment = 16;  // of rows, for the copy engine
+constexpr double kShortListRows = 3;  // mean rows up to which stream's chunks have 8 rows at most
+constexpr int64_t kAlignment = 16;    // of rows, for the copy engine
 
 Sizes sizes_of(const MoeShape& shape, const ExpertLayout& expert) {
   return {.hidden = shape.hidden,
@@ -144,8 +145,7 @@ class HopperMoePlan : public MoePlan {
   }
 
   bool takes_few(int num_tokens) const {
-    const double bytes =
-        static_cast<double>(num_tokens) * shape_.top_k * static_cast<double>(expert_.bytes);
+    const double bytes = mean_rows(num_tokens) * static_cast<double>(layout_.packed_bytes);
     return (num_tokens <= kFewAlways || bytes <= kFewBytes) &&
            hopper::few_fits(sizes_, num_tokens, shape_.weights);
   }
@@ -156,17 +156,27 @@ class HopperMoePlan : public MoePlan {
     return tokens;
   }
 
+  int global_experts() const { return std::max(shape_.num_experts, limits_.num_global_experts); }
   // Rows of an expert, of uniform routing.
   double mean_rows(int num_tokens) const {
-    return static_cast<double>(num_tokens) * shape_.top_k / shape_.num_experts;
+    return static_cast<double>(num_tokens) * shape_.top_k / global_experts();
   }
 
   // Rows of an expert that are multiplied together: more share a pass over the weights, fewer leave
   // more shared memory to them.
   int chunk_rows(int num_tokens) const {
     if (path_of(num_tokens) == Path::kWgmma) return hopper::wgmma_chunk_rows(mean_rows(num_tokens));
-    const bool short_lists = int64_t{num_tokens} * shape_.top_k <= 3 * int64_t{shape_.num_experts};
-    return short_lists ? std::min(8, stream_rows_) : stream_rows_;
+    return mean_rows(num_tokens) <= kShortListRows ? std::min(8, stream_rows_) : stream_rows_;
+  }
+  // Whatever the routing. wgmma: chunks have at least the mean of rows, or the most that it takes.
+  size_t most_chunks(int num_tokens) const {
+    const size_t slots = static_cast<size_t>(num_tokens) * static_cast<size_t>(shape_.top_k);
+    const size_t used = std::min(slots, static_cast<size_t>(shape_.num_experts));
+    const size_t whole = path_of(num_tokens) == Path::kWgmma
+                             ? std::max(std::min(slots, static_cast<size_t>(global_experts())),
+                                        slots / hopper::kWgmmaRows)
+                             : slots / static_cast<size_t>(chunk_rows(num_tokens));
+    return used + whole + 1;
   }
 
   // The workspace of a call of `num_tokens` tokens.
@@ -182,15 +192,14 @@ class HopperMoePlan : public MoePlan {
       return carver;
     }
     call.chunk_rows = chunk_rows(num_tokens);
-    const size_t chunks = slots / static_cast<size_t>(call.chunk_rows) +
-                          std::min(slots, static_cast<size_t>(shape_.num_experts)) + 1;
+    const size_t chunks = most_chunks(num_tokens);
     call.lists.num_chunks = carver.take<int>(1);
     call.lists.chunks = carver.take<Chunk>(chunks);
     call.lists.row_slots = carver.take<int>(slots);
     call.lists.row_weights = carver.take<float>(slots);
     if (path == Path::kWgmma) {
       call.permuted_x = carver.take<std::byte>(hopper::wgmma_permuted_bytes(sizes_, num_tokens));
-      call.hidden_rows = carver.take<std::byte>(hopper::wgmma_hidden_bytes(sizes_, num_tokens));
+      call.hidden_rows = carver.take<std::byte>(hopper::wgmma_hidden_bytes(sizes_, slots, chunks));
     } else {
       call.hidden_rows = carver.take<uint16_t>(slots * h_row);
       call.stream_parts = carver.take<std::byte>(hopper::stream_part_bytes(device_.num_sms()));
@@ -211,7 +220,7 @@ class HopperMoePlan : public MoePlan {
     };
     for (int tokens = 1; tokens <= hopper::kFewTokens; ++tokens) count(tokens);
     for (int tokens : {kF32SlotTokens, most_stream_tokens(), limits_.max_tokens}) count(tokens);
-    // NOTE: longer chunks are fewer: a little less than one expert more may have two.
+    // NOTE: stream's longer chunks are fewer: a little less than one expert more may have two.
     return bytes + static_cast<size_t>(shape_.num_experts + 1) * sizeof(Chunk);
   }
 
@@ -233,10 +242,10 @@ class HopperMoePlan : public MoePlan {
   std::unique_ptr<MoeLayer> bind(const void* packed, size_t packed_bytes) const override;
 
  private:
-  // Experts have kStreamMeanRows rows on average, if all are here. Small calls keep their outputs
+  // Experts have kStreamMeanRows rows on average. Small calls keep their outputs
   // of slots in fp32, which wgmma does not.
   int most_stream_tokens() const {
-    const int64_t tokens = kStreamMeanRows * shape_.num_experts / shape_.top_k;
+    const int64_t tokens = kStreamMeanRows * global_experts() / shape_.top_k;
     return static_cast<int>(
         std::clamp<int64_t>(tokens, kF32SlotTokens, std::max(kF32SlotTokens, limits_.max_tokens)));
   }

@@ -37,17 +37,12 @@ __global__ void permute_kernel(const uint32_t* x, int64_t pairs_a_row, int pairs
 
 }  // namespace
 
-size_t wgmma_permuted_bytes(const Sizes& sizes, int max_tokens) {
-  return static_cast<size_t>(max_tokens) * static_cast<size_t>(sizes.up_blocks) * kBlockCols * 2;
+size_t wgmma_permuted_bytes(const Sizes& sizes, int num_tokens) {
+  return static_cast<size_t>(num_tokens) * static_cast<size_t>(sizes.up_blocks) * kBlockCols * 2;
 }
 
-size_t wgmma_hidden_bytes(const Sizes& sizes, int max_tokens) {
-  // Chunks have at least the mean of rows, or kWgmmaRows; with another number of tokens, too.
-  const int64_t rows = static_cast<int64_t>(max_tokens) * sizes.top_k;
-  const int64_t experts = std::min<int64_t>(sizes.num_experts, rows);
-  const int64_t chunks = experts + std::max(experts, rows / kWgmmaRows);
-  return static_cast<size_t>(rows + 8 * chunks + 8) * static_cast<size_t>(sizes.down_blocks) *
-         kBlockCols * 2;
+size_t wgmma_hidden_bytes(const Sizes& sizes, size_t slots, size_t chunks) {
+  return (slots + 8 * chunks + 8) * static_cast<size_t>(sizes.down_blocks) * kBlockCols * 2;
 }
 
 cudaError_t launch_permute(const Call& call, WeightFormat format, const LaunchOptions& options) {

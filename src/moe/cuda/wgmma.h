@@ -8,7 +8,8 @@ namespace halfbyte::hopper {
 
 // Of the 227 KB of a block: staging, alignment and what is declared statically need the rest.
 constexpr int kStagingBytes = 16384;  // of all warpgroups together
-constexpr int kWgmmaRingBytes = kSharedLimit - kStagingBytes - 1024 - 6144;
+constexpr int kWgmmaStaticBytes = 6144;
+constexpr int kWgmmaRingBytes = kSharedLimit - kStagingBytes - 1024 - kWgmmaStaticBytes;
 
 enum class Product { kUp, kDown };
 
@@ -32,9 +33,10 @@ struct WgmmaParams {
   ActivationConstants activation;
 };
 
-// Bytes of Call::permuted_x and Call::hidden_rows for any call of at most max_tokens.
-size_t wgmma_permuted_bytes(const Sizes& sizes, int max_tokens);
-size_t wgmma_hidden_bytes(const Sizes& sizes, int max_tokens);
+// Bytes of Call::permuted_x of so many tokens, and of Call::hidden_rows of so many slots in at most
+// so many chunks.
+size_t wgmma_permuted_bytes(const Sizes& sizes, int num_tokens);
+size_t wgmma_hidden_bytes(const Sizes& sizes, size_t slots, size_t chunks);
 
 // The three parts of launch_wgmma.
 cudaError_t launch_permute(const Call& call, WeightFormat format, const LaunchOptions& options);

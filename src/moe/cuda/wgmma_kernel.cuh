@@ -98,6 +98,7 @@ struct WgmmaShared {
   float row_weights[kMaxWarpgroups][kWgmmaRows];
   float factors[kMaxWarpgroups][2];  // of gate and up, or of down in the first
 };
+static_assert(sizeof(WgmmaShared) <= kWgmmaStaticBytes);
 
 #ifdef HB_WATCHDOG
 __device__ __forceinline__ void ring_wait(uint32_t barrier, const Cursor& at, uint32_t parity,

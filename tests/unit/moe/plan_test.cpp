@@ -147,16 +147,32 @@ TEST(Pack, GateMustBeThereExactlyWhenTheActivationHasOne) {
   }
 }
 
+TEST(Plan, GlobalExpertsAreAtLeastTheLocalOnes) {
+  const MoeShape shape = small_shape();
+  for (const std::string& name : testing_moe::device_names()) {
+    const auto device = open_device(name);
+    const auto plan = [&](int global) {
+      plan_moe(shape, {.max_tokens = 4, .num_global_experts = global}, *device);
+    };
+    plan(0);
+    plan(shape.num_experts);
+    plan(100 * shape.num_experts);
+    const std::string error = error_of([&] { plan(shape.num_experts - 1); });
+    EXPECT_NE(error.find("num_global_experts"), std::string::npos) << error;
+  }
+}
+
 TEST(Cost, CountsEachActiveExpertOnceAndEveryValidSlot) {
   const MoeShape shape = small_shape();
   const MoeLayout layout{"test", 1000, 3000};
-  const int32_t ids[] = {0, 2, 2, -1, 0, 7};
-  const Routing routing{ids, nullptr, 3};
+  const int32_t ids[] = {0, 2, 2, -1, 0, 7, 1, 1};
+  const float weights[] = {1, 1, 1, 1, 1, 1, 0, 0};  // the last token asks for nothing
+  const Routing routing{ids, weights, 4};
   const MoeCost cost = moe_cost(shape, layout, routing, DType::kBf16, DType::kF32);
   EXPECT_EQ(cost.active_experts, 2);
   EXPECT_EQ(cost.active_slots, 4);
   EXPECT_EQ(cost.weight_bytes, 2000);
-  EXPECT_EQ(cost.bytes, 2000 + 3 * 64 * 6);
+  EXPECT_EQ(cost.bytes, 2000 + 4 * 64 * 6);
   EXPECT_EQ(cost.flops, 4.0 * 3 * 2 * 64 * 32);
 }
 

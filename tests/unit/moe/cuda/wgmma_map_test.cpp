@@ -92,7 +92,7 @@ TEST(WgmmaMap, ChunksHaveRoomForTheMeanAndSomeDeviations) {
     const int rows = wgmma_chunk_rows(mean);
     EXPECT_EQ(rows % (rows <= 96 ? 8 : 16), 0);
     EXPECT_GE(wgmma_kernel_for(rows).rows, rows);
-    EXPECT_GE(rows, std::min<double>(kWgmmaRows, mean));  // wgmma_hidden_bytes counts on it
+    EXPECT_GE(rows, std::min<double>(kWgmmaRows, mean));  // the workspace counts on it
   }
 }
 
