@@ -178,11 +178,15 @@ std::vector<double> decode_row(const uint8_t* tile, int blocks, int row, WeightF
           scale = bf16_value(0x7000u | b << 4);
         }
         for (int i = 0; i < 4; ++i) {
-          uint32_t x;
-          std::memcpy(&x, slab + h * 512 + lane * 16 + i * 4, 4);
-          const auto left = [](uint32_t v, int n) { return (v << n) | (v >> (32 - n)); };
-          const uint32_t r[4] = {x & 0x81C081C0u, (x << 4) & 0x81C081C0u, left(x, 10) & 0x81C081C0u,
-                                 (left(x, 30) & 0x81808180u) | ((x << 6) & 0x00400040u)};
+          uint32_t words[2];
+          std::memcpy(words, slab + h * 512 + lane * 16 + i / 2 * 8, 8);
+          const uint32_t shared = (words[0] & 0x06030603u) | (words[1] & 0xF9FCF9FCu);
+          const auto left = [](uint32_t v, int n) {
+            return ((v << n) | (v >> ((32 - n) & 31))) & 0x81C081C0u;
+          };
+          const uint32_t r[4] = {
+              left(words[i % 2], i % 2 == 0 ? 0 : 2), left(words[i % 2], i % 2 == 0 ? 4 : 6),
+              left(words[i % 2], i % 2 == 0 ? 10 : 12), left(shared, i % 2 == 0 ? 24 : 30)};
           for (int j = 0; j < 4; ++j) {
             const uint32_t pair = r[2 * (j / 2) + upper];
             const uint32_t code = j % 2 == 0 ? pair & 0xFFFF : pair >> 16;

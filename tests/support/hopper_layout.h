@@ -12,15 +12,23 @@
 
 namespace halfbyte::testing_hopper {
 
-using Pairs = std::array<uint32_t, 4>;  // of BF16 patterns: what encode_word takes
+using Pairs = std::array<uint32_t, 8>;  // of BF16 patterns: what encode_words takes
 
 constexpr uint32_t rotate_left(uint32_t x, int n) { return (x << n) | (x >> (32 - n)); }
 
-// and, shl, shf.l.wrap, lop3
-constexpr Pairs unpack_word(uint32_t word) {
+// lop3 (a select), and, shl, shf.l.wrap
+constexpr Pairs unpack_words(const hopper::WordPair& words) {
   constexpr uint32_t kPlaces = 0x81C081C0u;
-  return {word & kPlaces, (word << 4) & kPlaces, rotate_left(word, 10) & kPlaces,
-          (rotate_left(word, 30) & 0x81808180u) | ((word << 6) & 0x00400040u)};
+  const uint32_t x = words.first, y = words.second;
+  const uint32_t shared = (x & 0x06030603u) | (y & 0xF9FCF9FCu);
+  return {x & kPlaces,
+          (x << 4) & kPlaces,
+          rotate_left(x, 10) & kPlaces,
+          rotate_left(shared, 24) & kPlaces,
+          (y << 2) & kPlaces,
+          (y << 6) & kPlaces,
+          rotate_left(y, 12) & kPlaces,
+          rotate_left(shared, 30) & kPlaces};
 }
 
 // prmt 0x2301, lop3: patterns (row g, row g + 8) of a half.

@@ -10,8 +10,9 @@
 // A slab is what the 32 lanes of a warp hold as operand A of mma m16n8k16 (and of each warp's
 // quarter of wgmma m64nNk16). Lane l = 4 g + t owns rows g and g + 8. Of a half h (0, 1) it owns
 // the 16 columns `column(format, h, t)` onwards, 4 of them an instruction i (0..3), in the
-// fragment's positions 2t, 2t+1, 2t+8, 2t+9. They are one 32-bit word (`encode_word`) at
-// h * 512 + l * 16 + i * 4. Operand B of that lane is then 16 neighbouring activations of a token.
+// fragment's positions 2t, 2t+1, 2t+8, 2t+9. Those of two instructions are two 32-bit words
+// (`encode_words`) at h * 512 + l * 16 + i * 4. Operand B of that lane is then 16 neighbouring
+// activations of a token.
 //
 //   NVFP4  half h = columns 64 h + ..., lane t owns a group of 16: scales are 4 B a lane at
 //          1024 + 4 l (`encode_scales`): rows g, g + 8, both halves.     slab 1152 B, 4.5 bits
@@ -104,11 +105,23 @@ HB_HOST_DEVICE constexpr uint32_t rotate_right(uint32_t x, int n) {
   return (x >> n) | (x << ((32 - n) & 31));
 }
 
-// One word of 8 codes. r[0..3]: the four BF16 pairs that decoding shall give (before scaling): rows
-// g, g+8, g, g+8; columns (0, 1), (0, 1), (2, 3), (2, 3); the first of a pair in the low half.
-HB_HOST_DEVICE constexpr uint32_t encode_word(const uint32_t (&r)[4]) {
-  return r[0] | (r[1] >> 4) | rotate_right(r[2], 10) | ((r[3] & 0x00400040u) >> 6) |
-         rotate_right(r[3] & 0x81808180u, 30);
+// Two words, of instructions i and i + 1 (i even), 16 codes. r[0..3] and r[4..7]: for each of the
+// two instructions the four BF16 pairs that decoding shall give (before scaling): rows g, g+8, g,
+// g+8; columns (0, 1), (0, 1), (2, 3), (2, 3); the first of a pair in the low half.
+//
+// Decoding turns a word left by a number for each pair and masks what is then in place. Three pairs
+// of four bits fit into 16; the fourth pairs of both words share what is left of them: bits
+// kFirstWordBits of the first, the other bits of the second.
+constexpr uint32_t kFirstWordBits = 0x06030603u;
+
+struct WordPair {
+  uint32_t first = 0, second = 0;
+};
+HB_HOST_DEVICE constexpr WordPair encode_words(const uint32_t (&r)[8]) {
+  const uint32_t shared = rotate_right(r[3], 24) | rotate_right(r[7], 30);
+  return {r[0] | rotate_right(r[1], 4) | rotate_right(r[2], 10) | (shared & kFirstWordBits),
+          rotate_right(r[4], 2) | rotate_right(r[5], 6) | rotate_right(r[6], 12) |
+              (shared & ~kFirstWordBits)};
 }
 
 // The byte that stands for an E4M3 scale s > 0: the BF16 pattern 0x7000 | byte << 4 is s * 2^119,

@@ -15,15 +15,15 @@ namespace halfbyte::hopper {
 
 namespace {
 
-// kPlaced[i][byte]: what two codes (the even column in the low nibble) add to a word as its pair i
-// (encode_word).
+// kPlaced[i][byte]: what two codes (the even column in the low nibble) add to two words as their
+// pair i (encode_words).
 constexpr auto kPlaced = [] {
-  std::array<std::array<uint32_t, 256>, 4> table{};
-  for (uint32_t pair = 0; pair < 4; ++pair)
+  std::array<std::array<WordPair, 256>, 8> table{};
+  for (uint32_t pair = 0; pair < 8; ++pair)
     for (uint32_t byte = 0; byte < 256; ++byte) {
-      uint32_t pairs[4] = {};
+      uint32_t pairs[8] = {};
       pairs[pair] = place_code(byte & 15) | place_code(byte >> 4) << 16;
-      table[pair][byte] = encode_word(pairs);
+      table[pair][byte] = encode_words(pairs);
     }
   return table;
 }();
@@ -62,10 +62,12 @@ struct Slab {
 
 // The 16 columns that lane (g, t) owns of half h: `stored` are their 8 bytes.
 void add_codes(uint64_t stored, uint32_t half, uint32_t* words) {
-  const auto& first = kPlaced[half];       // columns 0, 1
-  const auto& second = kPlaced[half + 2];  // columns 2, 3
-  for (int i = 0; i < 4; ++i, stored >>= 16)
-    words[i] |= first[stored & 0xFF] | second[stored >> 8 & 0xFF];
+  for (size_t i = 0; i < 4; ++i)
+    for (size_t columns = 0; columns < 4; columns += 2, stored >>= 8) {
+      const WordPair& placed = kPlaced[i % 2 * 4 + columns + half][stored & 0xFF];
+      words[i / 2 * 2] |= placed.first;
+      words[i / 2 * 2 + 1] |= placed.second;
+    }
 }
 
 void add_rows(const HalfSlab& rows, int64_t block, Slab& slab) {

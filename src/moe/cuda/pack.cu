@@ -57,11 +57,11 @@ __device__ __forceinline__ uint32_t pair_of(uint32_t even, uint32_t odd) {
   return __byte_perm(even, odd, i | (4 + i) << 8 | i << 4 | i << 12);
 }
 
-// encode_word of layout.h: place_code puts bits 2:0 at 8:6 and bit 3 at 15, and each pair of a word
-// is turned right by a number of its own.
-template <int kTurn, uint32_t kPlaces = 0x01C001C0u>
+// encode_words of layout.h: place_code puts bits 2:0 at 8:6 and bit 3 at 15, and each pair is
+// turned right by a number of its own.
+template <int kTurn>
 __device__ __forceinline__ uint32_t placed(uint32_t pair) {
-  return (rotate_left(pair, (6 - kTurn) & 31) & rotate_right(kPlaces, kTurn)) |
+  return (rotate_left(pair, (6 - kTurn) & 31) & rotate_right(0x01C001C0u, kTurn)) |
          (rotate_left(pair, (12 - kTurn) & 31) & rotate_right(0x80008000u, kTurn));
 }
 
@@ -70,14 +70,11 @@ __device__ __forceinline__ uint2 encode_columns(uint32_t upper, uint32_t lower) 
   constexpr uint32_t kNibbles = 0x0F0F0F0Fu;
   const uint32_t even = upper & kNibbles, odd = (upper >> 4) & kNibbles;
   const uint32_t even8 = lower & kNibbles, odd8 = (lower >> 4) & kNibbles;
-  const auto word = [](uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
-    return placed<0>(r0) | placed<4>(r1) | placed<10>(r2) | placed<30, 0x01800180u>(r3) |
-           (r3 & 0x00010001u);
-  };
-  return {word(pair_of<0>(even, odd), pair_of<0>(even8, odd8), pair_of<1>(even, odd),
-               pair_of<1>(even8, odd8)),
-          word(pair_of<2>(even, odd), pair_of<2>(even8, odd8), pair_of<3>(even, odd),
-               pair_of<3>(even8, odd8))};
+  const uint32_t shared = placed<24>(pair_of<1>(even8, odd8)) | placed<30>(pair_of<3>(even8, odd8));
+  return {placed<0>(pair_of<0>(even, odd)) | placed<4>(pair_of<0>(even8, odd8)) |
+              placed<10>(pair_of<1>(even, odd)) | (shared & kFirstWordBits),
+          placed<2>(pair_of<2>(even, odd)) | placed<6>(pair_of<2>(even8, odd8)) |
+              placed<12>(pair_of<3>(even, odd)) | (shared & ~kFirstWordBits)};
 }
 
 __device__ __forceinline__ void store_codes(uint8_t* slab, int h, int lane, uint2 upper,

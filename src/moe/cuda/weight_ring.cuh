@@ -15,11 +15,6 @@ template <int kSlabs>
 struct HalfWeights {
   uint4 codes[kSlabs];
   uint32_t scales[kSlabs];
-
-  __device__ __forceinline__ uint32_t word(int slab, int i) const {
-    const uint4& v = codes[slab];
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-  }
 };
 
 constexpr int kMaxRingSlabs = 16;
@@ -117,7 +112,7 @@ __device__ __forceinline__ void multiply_half(float (&acc)[kSlabs][kColumns][4],
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       uint32_t a[4];
-      decode_word(weights.word(s, i), weights.scales[s], a);
+      decode_codes(i, weights.codes[s], weights.scales[s], a);
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
         const uint4& v = i < 2 ? b[n].low : b[n].high;

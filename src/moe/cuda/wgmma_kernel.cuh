@@ -338,11 +338,8 @@ struct Consumer {
     __device__ __forceinline__ void decode(int half, int i,
                                            uint32_t (&fragments)[kAtoms][4]) const {
 #pragma unroll
-      for (int a = 0; a < kAtoms; ++a) {
-        const uint4& q = codes[a];
-        const uint32_t word = i == 0 ? q.x : i == 1 ? q.y : i == 2 ? q.z : q.w;
-        decode_word(word, scales[a].patterns(half), fragments[a]);
-      }
+      for (int a = 0; a < kAtoms; ++a)
+        decode_codes(i, codes[a], scales[a].patterns(half), fragments[a]);
     }
   };
 

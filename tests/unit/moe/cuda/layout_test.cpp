@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <set>
@@ -16,9 +17,10 @@ namespace {
 
 using testing_hopper::Pairs;
 
-uint32_t encode(const Pairs& pairs) {
-  const uint32_t r[4] = {pairs[0], pairs[1], pairs[2], pairs[3]};
-  return encode_word(r);
+WordPair encode(const Pairs& pairs) {
+  uint32_t r[8];
+  std::copy(pairs.begin(), pairs.end(), r);
+  return encode_words(r);
 }
 
 TEST(HopperLayout, EveryCodeTimesEveryE4m3ScaleIsExact) {
@@ -67,12 +69,14 @@ TEST(HopperLayout, EveryCodeTimesE8m0ScalesIsExactFor132PowersOfTwo) {
 TEST(HopperLayout, WordsEncodeAndDecodeBothWays) {
   std::mt19937 random(1);
   for (int i = 0; i < 100'000; ++i) {
-    const auto word = static_cast<uint32_t>(random());
-    EXPECT_EQ(encode(testing_hopper::unpack_word(word)), word);
+    const WordPair words = {static_cast<uint32_t>(random()), static_cast<uint32_t>(random())};
+    const WordPair again = encode(testing_hopper::unpack_words(words));
+    EXPECT_EQ(again.first, words.first);
+    EXPECT_EQ(again.second, words.second);
 
     Pairs pairs;
     for (uint32_t& pair : pairs) pair = place_code(random() & 15) | place_code(random() & 15) << 16;
-    EXPECT_EQ(testing_hopper::unpack_word(encode(pairs)), pairs);
+    EXPECT_EQ(testing_hopper::unpack_words(encode(pairs)), pairs);
   }
 }
 

@@ -58,8 +58,9 @@ Product multiply_packed(WeightFormat format, const MatrixLayout& layout, const s
             Fragments fragments;
             for (int lane = 0; lane < 32; ++lane) {
               const int g = lane / 4, t = lane % 4;
-              uint32_t word, patterns;
-              std::memcpy(&word, packed + h * 512 + lane * 16 + i * 4, 4);
+              WordPair words;
+              uint32_t patterns;
+              std::memcpy(&words, packed + h * 512 + lane * 16 + i / 2 * 8, 8);
               if (format == WeightFormat::kMxfp4) {
                 uint16_t bytes;
                 std::memcpy(&bytes, packed + kCodeBytes + lane * 2, 2);
@@ -69,12 +70,12 @@ Product multiply_packed(WeightFormat format, const MatrixLayout& layout, const s
                 std::memcpy(&scales, packed + kCodeBytes + lane * 4, 4);
                 patterns = testing_hopper::nvfp4_patterns(scales, h);
               }
-              const testing_hopper::Pairs pairs = testing_hopper::unpack_word(word);
+              const testing_hopper::Pairs pairs = testing_hopper::unpack_words(words);
               for (int r = 0; r < 4; ++r)
                 for (int j = 0; j < 2; ++j) {
                   const uint32_t scale = r % 2 == 0 ? patterns & 0xFFFF : patterns >> 16;
                   const double value = testing_hopper::product(
-                      pairs[static_cast<size_t>(r)] >> (16 * j) & 0xFFFF, scale);
+                      pairs[static_cast<size_t>(i % 2 * 4 + r)] >> (16 * j) & 0xFFFF, scale);
                   product.inexact += !testing_hopper::is_bf16(value);
                   fragments.a[g + r % 2 * 8][2 * t + r / 2 * 8 + j] = value;
                 }
