@@ -38,7 +38,7 @@ constexpr int kF32SlotTokens = 64;  // up to here slot outputs are kept in fp32
 // (its three launches cost 20 us, its other merits show beyond 4 tokens), and wgmma than stream.
 constexpr int kFewAlways = 4;
 constexpr double kFewBytes = 0.5e9;
-constexpr int64_t kStreamMeanRows = 3;
+constexpr int64_t kStreamMeanRows = 1;
 constexpr double kShortListRows = 3;  // mean rows up to which stream's chunks have 8 rows at most
 constexpr int64_t kAlignment = 16;    // of rows, for the copy engine
 
