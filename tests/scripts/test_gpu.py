@@ -12,6 +12,11 @@ import unittest
 
 TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools/gpu"
 
+SANITIZER = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do shift 2; done
+"$@" || exit
+exit SANITIZED
+"""
 TESTS = """#!/usr/bin/env python3
 import json, sys
 out = [a for a in sys.argv if a.startswith("--gtest_output=json:")][0].split(":", 1)[1]
@@ -33,7 +38,8 @@ esac
 
 
 class Gpu(unittest.TestCase):
-    def run_tool(self, *options, results=("COMPLETED",), tests_status=0, bench_status=0):
+    def run_tool(self, *options, results=("COMPLETED",), tests_status=0, bench_status=0,
+                 sanitized=0):
         """Runs the tool with stand-ins; returns its exit status, output, records and calls."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -44,6 +50,7 @@ class Gpu(unittest.TestCase):
                     "STATUS", str(tests_status)),
                 "halfbyte": BENCH.replace("STATUS", str(bench_status)),
                 "nvidia-smi": SMI,
+                "compute-sanitizer": SANITIZER.replace("SANITIZED", str(sanitized)),
             }
             for path, text in files.items():
                 (folder / path).write_text(text)
@@ -58,6 +65,16 @@ class Gpu(unittest.TestCase):
             calls = folder / "halfbyte.calls"
             return (ran.returncode, ran.stdout + ran.stderr, records,
                     calls.read_text().splitlines() if calls.exists() else [])
+
+    def test_sanitizer_needs_tests_that_ran(self):
+        status, text, _, _ = self.run_tool("--only", "sanitizer")
+        self.assertEqual(status, 0, text)
+        self.assertIn("memcheck clean, racecheck clean, synccheck clean", text)
+        for fault in ({"results": ()}, {"results": ("SKIPPED",)}, {"tests_status": 1},
+                      {"sanitized": 9}):
+            status, text, _, _ = self.run_tool("--only", "sanitizer", **fault)
+            self.assertEqual(status, 1, fault)
+            self.assertIn("memcheck FAILED, racecheck FAILED, synccheck FAILED", text)
 
     def test_records_say_where_they_come_from(self):
         status, text, records, calls = self.run_tool(
