@@ -2,10 +2,10 @@
 //
 //   few      at most kFewTokens tokens, one launch does everything: columns of the tensor core are
 //            the tokens; a block has rows of y, or a part of their sums.
-//   stream   weights pass once through mma.sync, up to kStreamRows rows of an expert at a time:
-//            memory-bound calls.           route, up, down, combine
-//   wgmma    weights decoded in registers as operand A of wgmma, up to kWgmmaRows rows at a time:
-//            compute-bound calls.          route, permute, up, down, combine
+//   stream   weights pass once through mma.sync, up to kStreamRows rows of an expert at a time;
+//            outputs of slots in fp32.     route, up, down, combine
+//   wgmma    weights decoded in registers as operand A of wgmma, up to kWgmmaRows rows at a time;
+//            outputs of slots in BF16.     route, permute, up, down, combine
 //
 // Every kernel takes its counts from device memory: a captured graph serves any routing. Results do
 // not depend on which block does what: sums have one fixed order.

@@ -1,5 +1,5 @@
-// The compute-bound experts: one of both products, with weights decoded in registers as operand A
-// of wgmma.
+// Calls of more than a few tokens: one of both products, with weights decoded in registers as
+// operand A of wgmma.
 //
 //   up    h[row] = act(gate factor * (W_gate x[token]), up factor * (W_up x[token])), BF16
 //   down  slots[slot] = row weight * down factor * (W_down h[row])
@@ -7,10 +7,11 @@
 // A tile is 128 packed weight rows for each of two to four consuming warpgroups times the rows of
 // one chunk, over all of K in stages of 128 columns (wgmma_map.h). One block an SM:
 //
-//   consume  warpgroup w has tiles 2 w and 2 w + 1 (64 packed rows each). Every k16: decode the
-//            next fragment while the tensor cores work on the last. The loop over K is compiled
-//            for each N of `Widths`; a chunk takes the first that holds its rows. What is beyond
-//            them in operand B is arbitrary and only reaches columns that nobody reads.
+//   consume  warpgroup w has tiles 2 w and 2 w + 1 (64 packed rows each). Many columns: every k16,
+//            the next fragment is decoded while the tensor cores work on the last. Few: half a
+//            stage is decoded at once, and the other warpgroups keep the tensor cores busy. The
+//            loop over K is compiled for each N of `Widths`; a chunk takes the first that holds its
+//            rows. What is beyond them in operand B only reaches columns that nobody reads.
 //   finish   out of the accumulators, through shared memory that each warpgroup has for it, to
 //            16-byte stores. The ring is free by then: producers work ahead in it. No warpgroup
 //            waits for another except through the ring.
@@ -730,6 +731,9 @@ cudaError_t launch_wgmma_kernel(const WgmmaParams& params, const LaunchOptions& 
 template <class W>
 cudaError_t launch_wgmma_kernels(Product product, WeightFormat format, const WgmmaParams& params,
                                  const LaunchOptions& options) {
+  // As the ring and the tiles were computed (wgmma_map.h).
+  static_assert(wgmma_kernel_for(W::kWidest).rows == W::kWidest &&
+                wgmma_kernel_for(W::kWidest).warpgroups == W::kWarpgroups);
   constexpr WeightFormat kNv = WeightFormat::kNvfp4, kMx = WeightFormat::kMxfp4;
   if (product == Product::kUp) {
     return format == kMx ? launch_wgmma_kernel<kMx, Product::kUp, W>(params, options)
