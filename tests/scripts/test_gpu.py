@@ -23,6 +23,11 @@ out = [a for a in sys.argv if a.startswith("--gtest_output=json:")][0].split(":"
 json.dump({"testsuites": [{"name": "MoeGpu", "testsuite": TESTSUITE}]}, open(out, "w"))
 sys.exit(STATUS)
 """
+STRESS = """#!/bin/sh
+echo "$HALFBYTE_STRESS $HALFBYTE_STRESS_SEED" >>"$0.calls"
+[ "$HALFBYTE_STRESS_SEED" = FAULTY ] && exit 1
+echo "[  PASSED  ] NUMBER test."
+"""
 BENCH = """#!/bin/sh
 echo "$*" >>"$0.calls"
 echo 'a line that is no record'
@@ -39,7 +44,7 @@ esac
 
 class Gpu(unittest.TestCase):
     def run_tool(self, *options, results=("COMPLETED",), tests_status=0, bench_status=0,
-                 sanitized=0):
+                 sanitized=0, stress=None):
         """Runs the tool with stand-ins; returns its exit status, output, records and calls."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -52,6 +57,9 @@ class Gpu(unittest.TestCase):
                 "nvidia-smi": SMI,
                 "compute-sanitizer": SANITIZER.replace("SANITIZED", str(sanitized)),
             }
+            if stress is not None:
+                files["tests/halfbyte_tests"] = STRESS.replace("FAULTY", stress[0]).replace(
+                    "NUMBER", stress[1])
             for path, text in files.items():
                 (folder / path).write_text(text)
                 (folder / path).chmod(0o755)
@@ -82,8 +90,10 @@ class Gpu(unittest.TestCase):
         self.assertEqual(status, 0, text)
         self.assertEqual(calls, [
             "bench roof --device cuda:0 --json",
-            "bench moe --device cuda:0 --json --shape k3 --backend hopper --tokens 1,64",
-            "bench moe --device cuda:0 --json --shape k3-tp8 --backend hopper --tokens 1,64"])
+            "bench moe --device cuda:0 --json --calls-per-graph 8 --shape k3 --backend hopper"
+            " --tokens 1,64",
+            "bench moe --device cuda:0 --json --calls-per-graph 8 --shape k3-tp8 --backend hopper"
+            " --tokens 1,64"])
         self.assertEqual([record["bench"] for record in records], ["roof", "moe", "moe"])
         for record in records:
             self.assertEqual(record["share_of_roof"], 0.9)
@@ -91,6 +101,24 @@ class Gpu(unittest.TestCase):
             self.assertEqual(record["gpu"], "NVIDIA H200")
             self.assertEqual(record["sm_clock_mhz"], 1755)
             self.assertNotIn("power_watts", record)
+
+    def test_without_options_the_benches_are_those_of_the_page(self):
+        status, text, _, calls = self.run_tool("--only", "bench")
+        self.assertEqual(status, 0, text)
+        for words in ("--shape k3-ep8 ", "--weights mxfp4", "--activation swiglu", "--routing zipf",
+                      "--routing one", "--backend dequant", "--shape gpt-oss "):
+            self.assertTrue(any(words in call for call in calls), words)
+        _, _, _, calls = self.run_tool("--only", "bench", "--more=--weights mxfp4 --routing zipf",
+                                       "--shapes", "k3", "--backends", "hopper", "--tokens", "64")
+        self.assertEqual(calls[1:], ["bench moe --device cuda:0 --json --calls-per-graph 8 --shape k3"
+                                     " --backend hopper --tokens 64 --weights mxfp4 --routing zipf"])
+
+    def test_stress_needs_every_process(self):
+        for stress, expected in ((("none", "1"), 0), (("1300", "1"), 1), (("none", "0"), 1)):
+            status, text, _, _ = self.run_tool("--only", "stress", stress=stress)
+            self.assertEqual(status, expected, text)
+            self.assertEqual(text.count("from seed"), 10, text)
+        self.assertIn("from seed 1900", text)
 
     def test_good_tests(self):
         self.assertEqual(self.run_tool("--only", "tests")[0], 0)

@@ -1,7 +1,7 @@
 // Backend "hopper": which kernels a call takes, and what lies where in its workspace.
 //
 //   T <= 4, or T <= 8 and little to read    few, if its tables fit
-//   T <= 64, or up to one row an expert       route, stream (up, down), combine
+//   T <= 64, or up to one row an expert      route, stream (up, down), combine
 //   more                                     route, wgmma (x in its order, up, down), combine
 //
 // The choice looks at shapes only, never at the routing: a captured graph serves any. The workspace
