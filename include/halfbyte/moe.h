@@ -41,7 +41,7 @@ struct MoeShape {
 struct MoeLimits {
   int max_tokens = 1;  // the largest T that `run` will see
   // Experts that the router chooses among, if num_experts of them are here (expert parallelism); 0:
-  // all are here. Says how many rows an expert will have, on average: speed, never results.
+  // all are here. Says how many rows an expert will have, on average; results differ by rounding.
   int num_global_experts = 0;
 };
 

@@ -119,7 +119,7 @@ class HopperMoePlan : public MoePlan {
         device_(device),
         packer_(shape, device),
         expert_(hopper::expert_layout(shape)) {
-    layout_.name = fmt::format("{}.hopper.slab16x128", name_of(shape.weights));
+    layout_.name = fmt::format("{}.hopper.slab16x128.2", name_of(shape.weights));
     layout_.expert_bytes = expert_.bytes;
     layout_.packed_bytes = expert_.bytes * static_cast<size_t>(shape.num_experts);
     if (expert_.bytes > UINT32_MAX) refuse("an expert", "4 GiB at most");

@@ -3,7 +3,7 @@
 //   few      at most kFewTokens tokens, one launch does everything: columns of the tensor core are
 //            the tokens; a block has rows of y, or a part of their sums.
 //   stream   weights pass once through mma.sync, up to kStreamRows rows of an expert at a time;
-//            outputs of slots in fp32.     route, up, down, combine
+//            slots in fp32 up to 64 tokens. route, up, down, combine
 //   wgmma    weights decoded in registers as operand A of wgmma, up to kWgmmaRows rows at a time;
 //            outputs of slots in BF16.     route, permute, up, down, combine
 //

@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int num_blocks = static_cast<int>(cluster.num_blocks());
   for (int e = threadIdx.x; e < sizes.num_experts; e += kThreads) counts[e] = 0;
   wait_for_previous_kernel();
+  // NOTE: only now: `permute` reads x and writes its workspace without waiting itself.
   let_next_kernel_start();
   __syncthreads();
   const int num_slots = call.num_tokens * sizes.top_k;
