@@ -85,7 +85,7 @@ typedef struct hb_moe_options {
   float swiglu_limit;
   float swiglu_beta; /* added to up */
   /* Experts that the router chooses among, if num_experts of them are here (expert parallelism); 0:
-   * all are here. Helps to choose kernels; results do not depend on it. */
+   * all are here. Helps to choose kernels, whose results differ by rounding. */
   int32_t num_global_experts;
 } hb_moe_options;
 

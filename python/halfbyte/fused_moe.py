@@ -53,7 +53,8 @@ class FusedMoE:
     `max_num_tokens` bounds T. `workspace`: memory for one call, uint8; None makes workspace_bytes.
     Layers that run one after the other can share the `workspace` of the one that needs most.
     `num_global_experts`: those that the router chooses among, if only `num_experts` of them are here
-    (expert parallelism: ids of the others are -1). Helps to choose kernels; results are the same.
+    (expert parallelism: ids of the others are -1). Helps to choose kernels, whose results differ by
+    rounding.
     `device`: "cuda:N" or "cpu"; None: where the weights are. `backend`: "auto", "hopper", "dequant"
     (decodes to BF16: slow, cannot be captured), "cpu", "reference".
 

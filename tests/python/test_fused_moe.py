@@ -215,6 +215,7 @@ class OnCpu(unittest.TestCase):
         refused("numpy arrays for a GPU", "unsupported", device="cuda:0")
         refused("workspace: 16 bytes", workspace=numpy.empty(16, "uint8"))
         refused("max_tokens", max_num_tokens=0)
+        refused("num_global_experts", num_global_experts=1)
 
     def test_structs_are_those_of_the_header(self):
         """Sizes and offsets as a C compiler has them."""

@@ -220,7 +220,8 @@ class HopperMoePlan : public MoePlan {
     };
     for (int tokens = 1; tokens <= hopper::kFewTokens; ++tokens) count(tokens);
     for (int tokens : {kF32SlotTokens, most_stream_tokens(), limits_.max_tokens}) count(tokens);
-    // NOTE: stream's longer chunks are fewer: a little less than one expert more may have two.
+    // NOTE: where stream's chunks become longer they are fewer; what one token more takes outweighs
+    // that, and one chunk an expert is to spare.
     return bytes + static_cast<size_t>(shape_.num_experts + 1) * sizeof(Chunk);
   }
 
@@ -242,8 +243,8 @@ class HopperMoePlan : public MoePlan {
   std::unique_ptr<MoeLayer> bind(const void* packed, size_t packed_bytes) const override;
 
  private:
-  // Experts have kStreamMeanRows rows on average. Small calls keep their outputs
-  // of slots in fp32, which wgmma does not.
+  // Experts have kStreamMeanRows rows on average. Small calls keep their outputs of slots in fp32,
+  // which wgmma does not.
   int most_stream_tokens() const {
     const int64_t tokens = kStreamMeanRows * global_experts() / shape_.top_k;
     return static_cast<int>(

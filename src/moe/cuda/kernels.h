@@ -67,7 +67,7 @@ struct Call {
   RoutingLists lists;
   int chunk_rows = 0;           // what `route` was given as the most rows of a chunk
   void* hidden_rows = nullptr;  // h, BF16
-  void* permuted_x = nullptr;   // wgmma: x with each 64 columns in the order of its operand B
+  void* permuted_x = nullptr;   // wgmma: x with each 128 columns in the order of its operand B
   void* slots = nullptr;        // (T K, L) outputs of slots, weighted
   bool slots_are_f32 = false;
   float* partial_sums = nullptr;  // few: kFewParts parts of (hidden padded to 64, kFewTokens)

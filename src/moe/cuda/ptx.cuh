@@ -48,9 +48,6 @@ __device__ __forceinline__ float load_shared_float(uint32_t address) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address));
   return v;
 }
-__device__ __forceinline__ void store_shared_8(uint32_t address, float a, float b) {
-  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(address), "f"(a), "f"(b) : "memory");
-}
 
 __device__ __forceinline__ uint2 load_shared_8(uint32_t address) {
   uint2 v;
@@ -74,11 +71,7 @@ __device__ __forceinline__ void store_matrices_transposed(uint32_t address,
                : "memory");
 }
 
-// 16 bytes, global -> shared, behind this thread's back.
-__device__ __forceinline__ void copy_async_16(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-// The same, or 16 zero bytes without reading anything.
+// 16 bytes, global -> shared, behind this thread's back; or zeros, without reading anything.
 __device__ __forceinline__ void copy_async_16_or_zero(uint32_t to, const void* from, bool copy) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(copy ? 16 : 0)
@@ -185,7 +178,8 @@ __device__ __forceinline__ void add_release(uint32_t* p, uint32_t n) {
 __device__ __forceinline__ void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
-// The next kernel may be started: call it when this block needs no further room on its SM.
+// The next kernel may be started. Its blocks take what room this one leaves, and rely on nothing of
+// this one before they wait.
 __device__ __forceinline__ void let_next_kernel_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

@@ -1,4 +1,4 @@
-// The compute-bound path: x in the order of operand B, then the two products (wgmma_kernel.cuh).
+// The path of many tokens: x in the order of operand B, then the two products (wgmma_kernel.cuh).
 #include <algorithm>
 
 #include "moe/cuda/launch.h"
@@ -11,8 +11,8 @@ namespace {
 constexpr int kPermuteThreads = 256;
 
 // permuted (T, padded L): x with each 128 columns in the order `natural_column`, zero beyond L.
-// A thread writes 16 bytes: four pairs of neighbouring columns. Runs beside `route`, whose start
-// means that all before it is done.
+// A thread writes 16 bytes: four pairs of neighbouring columns. Runs beside `route`, which has
+// waited for all before it when it lets this one start.
 template <WeightFormat kFormat>
 __global__ void permute_kernel(const uint32_t* x, int64_t pairs_a_row, int pairs_in, int pieces,
                                int64_t total, uint4* permuted) {

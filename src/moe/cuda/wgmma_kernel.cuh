@@ -344,14 +344,19 @@ struct Consumer {
     }
   };
 
-  // acc[a] = the product of one tile. Leaves `at` at its last stage, not yet released.
   template <int kN>
-  __device__ __forceinline__ void multiply(float (&acc)[kAtoms][kN / 2]) {
+  static __device__ __forceinline__ void clear(float (&acc)[kAtoms][kN / 2]) {
 #pragma unroll
     for (int a = 0; a < kAtoms; ++a) {
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) acc[a][i] = 0;
     }
+  }
+
+  // acc[a] = the product of one tile. Leaves `at` at its last stage, not yet released.
+  template <int kN>
+  __device__ __forceinline__ void multiply(float (&acc)[kAtoms][kN / 2]) {
+    clear<kN>(acc);
     const uint32_t first_slab = (warpgroup * kAtoms * kTileSlabs + warp) * kSlab;
     const auto enter = [&](HalfStage& weights) {
       wait_full();
@@ -408,11 +413,7 @@ struct Consumer {
   // Where all packed rows of this warpgroup are padding: zero, and past the tile's stages.
   template <int kN>
   __device__ __forceinline__ void skip(float (&acc)[kAtoms][kN / 2]) {
-#pragma unroll
-    for (int a = 0; a < kAtoms; ++a) {
-#pragma unroll
-      for (int i = 0; i < kN / 2; ++i) acc[a][i] = 0;
-    }
+    clear<kN>(acc);
     for (int block = 0;;) {
       wait_full();
       if (++block == p.blocks) break;

@@ -10,10 +10,9 @@
 //             registers: position -> natural column is `natural_column`.
 //   h       (hidden rows): of each chunk, F / 128 blocks one after the other, each block the two
 //             panels of a stage as they lie in shared memory: one copy brings it.
-//   tiles   tile = chunk * row_tiles + row_tile. Thread blocks take them in this order, the first
-//   by
-//             their index, then whoever is free: the chunks of an expert follow each other, so its
-//             weights come from HBM once.
+//   tiles   tile = chunk * row_tiles + row_tile. Thread blocks take them in this order, the
+//             first by their index, then whoever is free: the chunks of an expert follow each
+//             other, so its weights come from HBM once.
 //
 // Checked by tests/unit/moe/cuda/wgmma_map_test.cpp.
 #pragma once
@@ -88,8 +87,7 @@ constexpr WgmmaKernel wgmma_kernel_for(int chunk_rows) {
 }
 
 // The most rows of a chunk where experts have `mean` rows: the mean and 2.5 standard deviations, so
-// that of uniform routing hardly an expert is cut; no more, since shorter stages are more
-// stages.
+// that of uniform routing hardly an expert is cut; no more, since of shorter stages there are more.
 inline int wgmma_chunk_rows(double mean) {
   const int rows =
       static_cast<int>(std::clamp<double>(mean + 2.5 * std::sqrt(mean), 1, kWgmmaRows));

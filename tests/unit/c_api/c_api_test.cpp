@@ -237,6 +237,8 @@ TEST_F(CApi, RefusesWithANumberAndOneLine) {
   refused_plan(HB_ERROR_INPUT, "multiple of 16");
   options.situ_beta = 0;
   refused_plan(HB_ERROR_INPUT, "activation beta");
+  options.num_global_experts = kExperts - 1;
+  refused_plan(HB_ERROR_INPUT, "num_global_experts");
   options.struct_bytes += 8;
   refused_plan(HB_ERROR_INPUT, "hb_moe_options.struct_bytes");
   EXPECT_EQ(plan, nullptr);
