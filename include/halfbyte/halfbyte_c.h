@@ -87,6 +87,7 @@ typedef struct hb_moe_options {
   /* Experts that the router chooses among, if num_experts of them are here (expert parallelism); 0:
    * all are here. Helps to choose kernels, whose results differ by rounding. */
   int32_t num_global_experts;
+  int32_t reserved; /* 0 */
 } hb_moe_options;
 
 /* Sets struct_bytes and every default: sizes 0, "nvfp4", "auto", "swiglu", beta 4, linear beta 25,
@@ -140,9 +141,9 @@ typedef struct hb_moe_weights {
 } hb_moe_weights;
 
 /* Packs the experts [first, first + count): expert 0 of `weights` is `first`. `packed` is the whole
- * layer, info.packed_bytes, and shares no byte with `weights`. Checks every scale (HB_ERROR_INPUT);
- * negative block scales are refused by backends that pack on the host, and packed as they are by
- * those that pack on the GPU. Queued on `stream`; waits until it is done. */
+ * layer, info.packed_bytes, and shares no byte with `weights`. Refuses a block scale that is NaN or
+ * negative and a global scale that is not finite and positive (HB_ERROR_INPUT). Queued on `stream`;
+ * waits until it is done. */
 HB_API hb_status hb_moe_pack(const hb_moe_plan* plan, const hb_moe_weights* weights, int32_t first,
                              int32_t count, void* packed, size_t packed_bytes, void* stream);
 

@@ -30,7 +30,7 @@ class Options(Structure):
                 ("activation", c_char_p), ("situ_beta", c_float), ("situ_linear_beta", c_float),
                 ("situ_has_linear_beta", c_int32), ("swiglu_alpha", c_float),
                 ("swiglu_limit", c_float), ("swiglu_beta", c_float),
-                ("num_global_experts", c_int32)]
+                ("num_global_experts", c_int32), ("reserved", c_int32)]
 
 
 class PlanInfo(Structure):

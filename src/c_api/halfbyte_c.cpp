@@ -232,6 +232,8 @@ hb_status hb_moe_plan_create(hb_device* device, const hb_moe_options* options, h
     hb_moe_options defaults;
     hb_moe_options_init(&defaults);
     const hb_moe_options wanted = read_struct("hb_moe_options", options, defaults);
+    if (wanted.reserved != 0)
+      refuse("hb_moe_options.reserved", fmt::format("{}: expected 0", wanted.reserved));
     expect_there("weight_format", wanted.weight_format);
     expect_there("backend", wanted.backend);
     expect_there("activation", wanted.activation);

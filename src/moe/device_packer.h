@@ -49,8 +49,8 @@ class DevicePacker {
   virtual ~DevicePacker() = default;
   virtual StagedExpert staged() const = 0;
   // Both wait until the work is done. They throw Error{kInput} for addresses that are not aligned
-  // and, when all is packed, for block scales that are NaN and global scales that are not finite
-  // and positive: `packed` is then of no use.
+  // and, when all is packed, for block scales that are NaN or negative and global scales that are
+  // not finite and positive: it names the first such expert, and `packed` is then of no use.
   //
   // The experts [first, first + count) of the layer whose packed bytes begin at `packed`; expert 0
   // of `experts` is `first`. `packed` shares no byte with `experts`.

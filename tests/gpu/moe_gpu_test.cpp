@@ -225,6 +225,23 @@ TEST_P(GpuMoe, AgreesWithRefOnRandomShapes) {
   }
 }
 
+// Each path, each kernel of wgmma and route with and without its cluster, small enough for
+// compute-sanitizer. F = 160: the last tile of `up` has no neighbour.
+TEST_P(GpuMoe, EveryKernelOnASmallLayer) {
+  for (ActivationKind kind : {ActivationKind::kSitu, ActivationKind::kRelu2}) {
+    for (const auto& [experts, tokens] : std::vector<std::pair<int, int>>{
+             {16, 2}, {16, 20}, {16, 66}, {4, 66}, {4, 100}, {4, 180}, {4, 400}, {4, 2100}}) {
+      Problem p = problem_of(shape_of(experts, 2, 256, 160, kind), tokens, 5);
+      Runner reference("ref", p.shape, p.experts.views, tokens);
+      Runner runner(GetParam(), p.shape, p.experts.views, tokens);
+      expect_close(runner.run(p.routing.view(), p.view()),
+                   reference.run(p.routing.view(), p.view()),
+                   tolerance(p.hidden_values()) + slot_rounding(GetParam(), tokens),
+                   std::to_string(experts) + " experts, " + std::to_string(tokens) + " tokens", &p);
+    }
+  }
+}
+
 // The widths of real models with few experts, every way through the kernels.
 TEST_P(GpuMoeStress, AgreesWithDequantAtRealWidths) {
   MoeShape gpt_oss = shape_of(10, 4, 2880, 960, ActivationKind::kSwigluClamped);
@@ -642,6 +659,22 @@ TEST_P(GpuMoeGraph, B73_NewWeightsReachACapturedGraph) {
       runner.prepare(a.routing.view(), a.view());
       graph.launch(stream_of(runner));
       EXPECT_EQ(runner.result(), load == 0 ? with_b : with_a);
+    }
+  }
+}
+
+// Hidden values that are infinite (ReLU^2 of 3e19) do not become finite outputs. (Infinite ones may
+// become NaN: docs/numerics.md.)
+TEST_P(GpuMoe, AnInfiniteHiddenValueIsSeen) {
+  for (int tokens : {2, 30, 100}) {
+    Problem p = problem_of(shape_of(2, 1, 128, 320, ActivationKind::kRelu2), tokens, 23);
+    for (int c = 0; c < 128; ++c) p.x[static_cast<size_t>(128 + c)] = float_to_bf16(3e19f);
+    Runner reference("ref", p.shape, p.experts.views, tokens);
+    Runner runner(GetParam(), p.shape, p.experts.views, tokens);
+    const std::vector<float> expected = reference.run(p.routing.view(), p.view());
+    const std::vector<float> y = runner.run(p.routing.view(), p.view());
+    for (size_t i = 128; i < 256; ++i) {
+      EXPECT_EQ(std::isfinite(y[i]), std::isfinite(expected[i])) << tokens << " tokens, " << i;
     }
   }
 }

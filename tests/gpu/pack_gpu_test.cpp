@@ -161,13 +161,13 @@ class HopperPackGpu : public ::testing::TestWithParam<Case> {
   void SetUp() override {
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no GPU";
-    bad_ = std::make_unique<DeviceBytes>(4, 0);
+    bad_ = std::make_unique<DeviceBytes>(sizeof(BadScales), 0);
   }
-  uint32_t* bad() const { return reinterpret_cast<uint32_t*>(bad_->data()); }
-  uint32_t num_bad() const {
-    uint32_t count;
-    std::memcpy(&count, bad_->get(0, 4).data(), 4);
-    return count;
+  BadScales* bad() const { return reinterpret_cast<BadScales*>(bad_->data()); }
+  BadScales found() const {
+    BadScales found;
+    std::memcpy(&found, bad_->get(0, sizeof found).data(), sizeof found);
+    return found;
   }
 
   std::mt19937 random_{11};
@@ -196,7 +196,7 @@ TEST_P(HopperPackGpu, OutOfPlaceGivesTheBytesOfTheHost) {
     ok(pack_experts_device(shape, tensors.view(), packed.data(), bad(), nullptr));
     ok(cudaDeviceSynchronize());
     expect_packed(packed, expected);
-    EXPECT_EQ(num_bad(), 0u);
+    EXPECT_EQ(found().count, 0u);
   }
 }
 
@@ -227,17 +227,17 @@ TEST_P(HopperPackGpu, InPlaceGivesTheBytesOfTheHost) {
                              nullptr));
     ok(cudaDeviceSynchronize());
     expect_packed(packed, expected);
-    EXPECT_EQ(num_bad(), 0u);
+    EXPECT_EQ(found().count, 0u);
   }
 }
 
-// Teeth: one other nibble is seen, and scales that are NaN are counted.
-TEST_P(HopperPackGpu, OneWrongNibbleIsSeenAndNanScalesAreCounted) {
-  const MoeShape shape = shape_of(GetParam(), 1);
+// Teeth: one other nibble is seen, and scales that are NaN or negative are counted.
+TEST_P(HopperPackGpu, OneWrongNibbleIsSeenAndBadScalesAreCounted) {
+  const MoeShape shape = shape_of(GetParam(), 2);
   auto experts = testing_hopper::random_experts(shape, random_);
   for (auto& matrix : experts.matrices)
     for (uint8_t& scale : matrix.scales)
-      if ((scale & 0x7F) == 0) scale = 1;
+      if (scale == 0) scale = 1;
   const Bytes expected = packed_on_host(shape, experts.views);
   Tensors tensors(shape, experts.views, false);
   Bytes byte = tensors.up_codes().get(0, 1);
@@ -247,11 +247,22 @@ TEST_P(HopperPackGpu, OneWrongNibbleIsSeenAndNanScalesAreCounted) {
   ok(pack_experts_device(shape, tensors.view(), packed.data(), bad(), nullptr));
   EXPECT_NE(packed.get(0, expected.size()), expected);
 
-  const uint8_t nan = shape.weights == WeightFormat::kMxfp4 ? 0xFF : 0x7F;
-  tensors.up_scales().put(0, {nan});
-  ok(pack_experts_device(shape, tensors.view(), packed.data(), bad(), nullptr));
+  const bool mxfp4 = shape.weights == WeightFormat::kMxfp4;
+  const uint8_t nan = mxfp4 ? 0xFF : 0x7F, negative = mxfp4 ? 0xFF : 0x81;
+  const size_t scales = tensors.up_scales().bytes();
+  tensors.up_scales().put(scales - 1, {nan});
+  ok(pack_experts_device(shape, tensors.view(), packed.data(), bad(), nullptr, 5));
   ok(cudaDeviceSynchronize());
-  EXPECT_EQ(num_bad(), 1u);
+  EXPECT_EQ(found().count, 1u);
+  EXPECT_EQ(found().expert(), 5 + 1);
+  EXPECT_STREQ(found().matrix(), "up");
+
+  tensors.up_scales().put(0, {negative});
+  ok(pack_experts_device(shape, tensors.view(), packed.data(), bad(), nullptr, 5));
+  ok(cudaDeviceSynchronize());
+  EXPECT_EQ(found().count, 1u + 2u);
+  EXPECT_EQ(found().expert(), 5);
+  EXPECT_STREQ(found().matrix(), shape.activation.gated() ? "gate" : "up");
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -347,7 +358,7 @@ TEST_P(HopperPackLayerGpu, RunsAtTheSpeedOfMemory) {
                                    nullptr);
     });
   }
-  EXPECT_EQ(num_bad(), 0u);
+  EXPECT_EQ(found().count, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layers, HopperPackLayerGpu,

@@ -49,7 +49,7 @@ inline bool is_bf16(double value) {
   return double{bf16_to_float(float_to_bf16(static_cast<float>(value)))} == value;
 }
 
-// Experts with every legal scale: NVFP4 all of E4M3, zero and negative ones too; MXFP4 exponents
+// Experts with every legal scale: NVFP4 all of E4M3 that is not negative; MXFP4 exponents
 // over 20 binades, each matrix in its own range.
 inline testing_moe::StoredExperts random_experts(const MoeShape& shape, std::mt19937& random) {
   testing_moe::StoredExperts experts = testing_moe::random_experts(shape, random);
@@ -59,8 +59,8 @@ inline testing_moe::StoredExperts random_experts(const MoeShape& shape, std::mt1
       scale = static_cast<uint8_t>(random());
       if (shape.weights == WeightFormat::kMxfp4)
         scale = static_cast<uint8_t>(90 + index % 3 * 15 + scale % 20);
-      else if ((scale & 0x7F) == 0x7F)
-        scale = 0;
+      else
+        scale = static_cast<uint8_t>(scale % 0x7F);
     }
     ++index;
   }

@@ -39,6 +39,7 @@ struct Tables {
   float weights[kFewSlots][kFewTokens];  // [d][t]; 0: not routed
   uint64_t weight_barriers[kWarps][kMaxRingSlabs];
   uint64_t x_barrier;
+  uint64_t team_barriers[kWarps / 2];  // of the threads of each team
 };
 constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
 
@@ -264,6 +265,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   if (threadIdx.x == 0) {
     barrier_init(x_barrier, 1);
+    for (uint64_t& barrier : tables.team_barriers)
+      barrier_init(shared_address(&barrier), team * 32);
     fence_barrier_init();
     wait_for_previous_kernel();
     barrier_arrive_expect(x_barrier, call.num_tokens * sizes.hidden * 2);
@@ -298,6 +301,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     barrier_wait(x_barrier, 0);
     const uint32_t x_row = shared_address(x) + g * x_pitch;
     float* const partial_sums = reinterpret_cast<float*>(x + call.num_tokens * x_pitch);
+    // NOTE: named barriers (bar.sync) would do, but racecheck loses its count of barrier 0 by them.
+    const uint32_t team_barrier = shared_address(&tables.team_barriers[warp / team]);
+    uint32_t parity = 0;
+    const auto meet_team = [&] {
+      barrier_arrive(team_barrier);
+      barrier_wait(team_barrier, parity);
+      parity ^= 1;
+    };
     UpWork<kUpSlabs> work = up_work;
     for (; work.more(); work.unit += work.step) {
       const int d = work.active();
@@ -328,8 +339,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             mine[s * 32 + lane] =
                 make_float4(acc[s][0][0], acc[s][0][1], acc[s][0][2], acc[s][0][3]);
         }
-        const int barrier = 1 + warp / team;
-        barrier_sync(barrier, team * 32);
+        meet_team();
         if (warp % team == 0) {
           for (int w = 1; w < team; ++w) {
             const auto* other =
@@ -344,7 +354,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             }
           }
         }
-        barrier_sync(barrier, team * 32);
+        meet_team();
         if (warp % team != 0) continue;
       }
 #pragma unroll

@@ -80,31 +80,31 @@ class HopperPacker : public DevicePacker {
     part.num_experts = count;
     auto* const here = static_cast<std::byte*>(packed) +
                        static_cast<size_t>(first) * hopper::expert_layout(shape_).bytes;
-    count_bad([&](uint32_t* num_bad, cudaStream_t stream) {
-      return hopper::pack_experts_device(part, experts, here, num_bad, stream);
+    check_scales([&](hopper::BadScales* bad, cudaStream_t stream) {
+      return hopper::pack_experts_device(part, experts, here, bad, stream, first);
     });
   }
 
   void pack_in_place(void* packed, void* scratch, size_t scratch_bytes) const override {
-    count_bad([&](uint32_t* num_bad, cudaStream_t stream) {
-      return hopper::pack_experts_in_place(shape_, packed, scratch, scratch_bytes, num_bad, stream);
+    check_scales([&](hopper::BadScales* bad, cudaStream_t stream) {
+      return hopper::pack_experts_in_place(shape_, packed, scratch, scratch_bytes, bad, stream);
     });
   }
 
  private:
   template <class Pack>
-  void count_bad(const Pack& queue_packing) const {
+  void check_scales(const Pack& queue_packing) const {
     device_.make_current();
-    const Buffer counter = device_.allocate(sizeof(uint32_t));
-    HB_CUDA(queue_packing(static_cast<uint32_t*>(counter.data()),
+    const Buffer report = device_.allocate(sizeof(hopper::BadScales));
+    HB_CUDA(queue_packing(static_cast<hopper::BadScales*>(report.data()),
                           static_cast<cudaStream_t>(device_.stream())));
-    uint32_t num_bad = 0;
-    device_.copy_to_host(&num_bad, counter.data(), sizeof num_bad);
-    if (num_bad > 0)
-      throw Error(ErrorKind::kInput, "packing on the GPU",
-                  fmt::format("{} scales that no weight can have: block scales must not be NaN, "
-                              "global scales must be finite and above 0",
-                              num_bad));
+    hopper::BadScales bad = {};
+    device_.copy_to_host(&bad, report.data(), sizeof bad);
+    if (bad.count > 0)
+      throw Error(ErrorKind::kInput, fmt::format("expert {}: {}", bad.expert(), bad.matrix()),
+                  fmt::format("{} scales, here the first, are none: expected block scales that are "
+                              "neither NaN nor negative, global scales that are finite and above 0",
+                              bad.count));
   }
 
   MoeShape shape_;

@@ -126,12 +126,12 @@ HB_HOST_DEVICE constexpr WordPair encode_words(const uint32_t (&r)[8]) {
 
 // The byte that stands for an E4M3 scale s > 0: the BF16 pattern 0x7000 | byte << 4 is s * 2^119,
 // so byte 8 k + m stands for (1 + m / 8) 2^(k - 22). Subnormal scales are normalised. (A scale of
-// zero is packed as codes of zero and byte 0, a negative one as codes of the other sign.)
+// zero is packed as codes of zero and byte 0.)
 HB_HOST_DEVICE constexpr uint32_t encode_e4m3_scale(uint32_t e4m3) {
-  const uint32_t magnitude = e4m3 & 0x7F;  // 8 e + m: (1 + m / 8) 2^(e - 7), or m 2^-9 if e = 0
-  if (magnitude >= 8) return magnitude + 8 * 15;
-  const uint32_t log2 = magnitude >= 4 ? 2 : magnitude >= 2 ? 1 : 0;
-  return magnitude == 0 ? 0 : (magnitude << (3 - log2)) + 8 * (log2 + 12);
+  // e4m3 is 8 e + m: (1 + m / 8) 2^(e - 7), or m 2^-9 if e = 0.
+  if (e4m3 >= 8) return e4m3 + 8 * 15;
+  const uint32_t log2 = e4m3 >= 4 ? 2 : e4m3 >= 2 ? 1 : 0;
+  return e4m3 == 0 ? 0 : (e4m3 << (3 - log2)) + 8 * (log2 + 12);
 }
 
 // The byte that stands for an E8M0 scale e: BF16 pattern byte << 7, 2^(e - e_max + 126); with the

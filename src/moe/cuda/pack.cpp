@@ -91,8 +91,7 @@ void add_rows(const HalfSlab& rows, int64_t block, Slab& slab) {
           slab.mxfp4_scales[2 * lane + rows.half] =
               static_cast<uint8_t>(encode_e8m0_scale(scale, rows.source.e_max));
         } else {
-          if ((scale & 0x7F) == 0) continue;
-          if (scale & 0x80) stored ^= 0x8888888888888888u;
+          if (scale == 0) continue;
           const uint32_t byte = encode_e4m3_scale(scale);
           slab.nvfp4_scales[lane] |= encode_scales(h == 0 ? byte : 0, h == 1 ? byte : 0, 0, 0)
                                      << (16 * rows.half);

@@ -37,11 +37,15 @@ struct Params {
   Side up, down;
   uint8_t* packed = nullptr;
   size_t expert_bytes = 0, factor_offset = 0;
-  uint32_t* num_bad = nullptr;
+  BadScales* bad = nullptr;
+  int first_expert = 0;
 };
 
-__device__ void count_bad(const Params& params) {
-  if (params.num_bad != nullptr) atomicAdd(params.num_bad, 1);
+// A bad scale of the block's expert.
+__device__ void count_bad(const Params& params, int matrix) {
+  if (params.bad == nullptr) return;
+  atomicAdd(&params.bad->count, 1);
+  atomicMax(&params.bad->first, ~(3u * (params.first_expert + blockIdx.y) + matrix));
 }
 
 // ---- codes
@@ -94,10 +98,12 @@ struct Row<WeightFormat::kNvfp4> {
   const uint8_t* codes;
   const uint8_t* scales;
   bool there;
+  int matrix;
 
   __device__ Row(const HalfSlabs& half, int slab, int expert, int lane, const Params&) {
     const int row = half.first + slab * half.step + lane / 4;
     there = row < half.rows;
+    matrix = half.factor;
     codes = half.matrix.codes.data + expert * half.matrix.codes.expert_stride +
             row * half.matrix.codes.row_stride;
     scales = half.matrix.scales.data + expert * half.matrix.scales.expert_stride +
@@ -117,12 +123,9 @@ struct Row<WeightFormat::kNvfp4> {
     }
     return group;
   }
-  // Gives the group the sign of its scale, or zeros; returns the byte that stands for the scale.
+  // Gives the group zeros if its scale is zero; returns the byte that stands for the scale.
   __device__ __forceinline__ static uint32_t pack(Group& group) {
-    const uint32_t flip = (group.scale & 0x80) != 0 ? 0x88888888u : 0;
-    const uint32_t keep = (group.scale & 0x7F) != 0 ? ~0u : 0;
-    group.codes.x = (group.codes.x ^ flip) & keep;
-    group.codes.y = (group.codes.y ^ flip) & keep;
+    if (group.scale == 0) group.codes = {0, 0};
     return encode_e4m3_scale(group.scale);
   }
 };
@@ -132,11 +135,12 @@ struct Row<WeightFormat::kMxfp4> {
   const uint8_t* codes;
   const uint8_t* scales;
   bool there;
-  int e_max;
+  int matrix, e_max;
 
   __device__ Row(const HalfSlabs& half, int slab, int expert, int lane, const Params& params) {
     const int row = half.first + slab * half.step + lane / 4;
     there = row < half.rows;
+    matrix = half.factor;
     codes = half.matrix.codes.data + expert * half.matrix.codes.expert_stride +
             row * half.matrix.codes.row_stride;
     scales = half.matrix.scales.data + expert * half.matrix.scales.expert_stride +
@@ -179,7 +183,8 @@ __device__ __forceinline__ void pack_slab(const Row<WeightFormat::kNvfp4>& upper
   uint32_t bytes[2][2];
   for (int h = 0; h < 2; ++h) {
     for (int r = 0; r < 2; ++r) {
-      if ((groups[h][r].scale & 0x7F) == 0x7F) count_bad(params);
+      if (groups[h][r].scale >= 0x7F)  // NaN or negative
+        count_bad(params, r == 0 ? upper.matrix : lower.matrix);
       bytes[h][r] = Row<WeightFormat::kNvfp4>::pack(groups[h][r]);
     }
     store_codes(slab, h, lane, groups[h][0].codes, groups[h][1].codes);
@@ -193,8 +198,8 @@ __device__ __forceinline__ void pack_slab(const Row<WeightFormat::kMxfp4>& upper
                                           int cols, int lane, uint8_t* slab, const Params& params) {
   const int col = first_col + column(WeightFormat::kMxfp4, 0, lane % 4);
   const auto above = upper.load(col, cols), below = lower.load(col, cols);
-  if (above.scale == 0xFF) count_bad(params);
-  if (below.scale == 0xFF) count_bad(params);
+  if (above.scale == 0xFF) count_bad(params, upper.matrix);
+  if (below.scale == 0xFF) count_bad(params, lower.matrix);
   store_codes(slab, 0, lane, {above.codes.x, above.codes.y}, {below.codes.x, below.codes.y});
   store_codes(slab, 1, lane, {above.codes.z, above.codes.w}, {below.codes.z, below.codes.w});
   *reinterpret_cast<uint16_t*>(slab + kCodeBytes + lane * 2) =
@@ -284,7 +289,7 @@ __global__ void __launch_bounds__(kFactorThreads)
     factor = __uint_as_float(e_max == 0 ? 0x00400000u : static_cast<uint32_t>(e_max) << 23);
   } else {
     factor = half.matrix.global_scale[expert * half.matrix.global_scale_stride];
-    if (thread == 0 && !(factor > 0 && isfinite(factor))) count_bad(params);
+    if (thread == 0 && !(factor > 0 && isfinite(factor))) count_bad(params, which);
   }
   if (thread == 0) factors[which] = factor;
 }
@@ -316,7 +321,7 @@ Side plain_side(const MatrixLayout& layout, const StridedMatrices& matrix, int r
 }  // namespace
 
 cudaError_t launch_pack(const MoeShape& shape, const StridedExperts& experts, void* packed,
-                        uint32_t* num_bad, cudaStream_t stream) {
+                        BadScales* bad, cudaStream_t stream, int first_expert) {
   const ExpertLayout layout = expert_layout(shape);
   const bool gated = shape.activation.gated();
   Params params;
@@ -328,7 +333,8 @@ cudaError_t launch_pack(const MoeShape& shape, const StridedExperts& experts, vo
   params.packed = static_cast<uint8_t*>(packed);
   params.expert_bytes = layout.bytes;
   params.factor_offset = layout.factor_offset;
-  params.num_bad = num_bad;
+  params.bad = bad;
+  params.first_expert = first_expert;
   return shape.weights == WeightFormat::kMxfp4
              ? launch<WeightFormat::kMxfp4>(params, shape.num_experts, stream)
              : launch<WeightFormat::kNvfp4>(params, shape.num_experts, stream);

@@ -1,8 +1,8 @@
 // Experts as checkpoints store them -> the layout of the Hopper kernels (layout.h), on the host.
 //
-// NVFP4: a group whose scale is zero becomes codes of zero, one whose scale is negative the codes
-// of the other sign. MXFP4: each of gate, up and down has its own largest exponent e_max, and
-// 2^(e_max - 127) as its factor. Factors of NVFP4 are the global scales. Padding is zero bytes.
+// NVFP4: a group whose scale is zero becomes codes of zero; factors are the global scales. MXFP4:
+// each of gate, up and down has its own largest exponent e_max, and 2^(e_max - 127) as its factor.
+// Padding is zero bytes.
 //
 // Needs no GPU and no CUDA. pack_device.h does the same on the GPU, byte for byte. Checked by
 // tests/unit/moe/cuda/pack_test.cpp.

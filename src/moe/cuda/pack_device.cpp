@@ -25,7 +25,7 @@ void check_aligned(const char* what, const void* address, int64_t stride, int64_
 }  // namespace
 
 cudaError_t pack_experts_device(const MoeShape& shape, const StridedExperts& experts, void* packed,
-                                uint32_t* num_bad, cudaStream_t stream) {
+                                BadScales* bad, cudaStream_t stream, int first_expert) {
   const int64_t alignment = shape.weights == WeightFormat::kMxfp4 ? 16 : 8;
   const auto check_codes = [&](const char* what, const StridedTensor& codes) {
     check_aligned(what, codes.data, codes.expert_stride, codes.row_stride, alignment);
@@ -34,11 +34,11 @@ cudaError_t pack_experts_device(const MoeShape& shape, const StridedExperts& exp
   check_codes("codes of up", experts.up.codes);
   check_codes("codes of down", experts.down.codes);
   check_aligned("packed experts", packed, 0, 0, 128);
-  return launch_pack(shape, experts, packed, num_bad, stream);
+  return launch_pack(shape, experts, packed, bad, stream, first_expert);
 }
 
 cudaError_t pack_experts_in_place(const MoeShape& shape, void* packed, void* scratch,
-                                  size_t scratch_bytes, uint32_t* num_bad, cudaStream_t stream) {
+                                  size_t scratch_bytes, BadScales* bad, cudaStream_t stream) {
   const ExpertLayout layout = expert_layout(shape);
   const StagedExpert staged = staged_expert(shape);
   check_aligned("packed experts", packed, 0, 0, 128);
@@ -67,7 +67,7 @@ cudaError_t pack_experts_in_place(const MoeShape& shape, void* packed, void* scr
         matrices(staged.gate_codes, staged.gate_scales, shape.hidden, globals),
         matrices(staged.up_codes, staged.up_scales, shape.hidden, globals + 1),
         matrices(staged.down_codes, staged.down_scales, shape.intermediate, globals + 2)};
-    if (const cudaError_t error = pack_experts_device(part, experts, scratch, num_bad, stream);
+    if (const cudaError_t error = pack_experts_device(part, experts, scratch, bad, stream, first);
         error != cudaSuccess)
       return error;
     if (const cudaError_t error =

@@ -27,23 +27,35 @@
 
 namespace halfbyte::hopper {
 
+// What is wrong with the scales that packing has seen: block scales that are NaN or negative,
+// global scales that are not finite and positive. If count is not 0, `packed` is of no use. Lies in
+// device memory, zeros at first.
+struct BadScales {
+  uint32_t count;
+  uint32_t first;  // if count > 0: ~(3 * expert + matrix) of the first; gate, up, down are 0, 1, 2
+
+  int expert() const { return static_cast<int>(~first / 3); }
+  const char* matrix() const {
+    const uint32_t index = ~first % 3;
+    return index == 0 ? "gate" : index == 1 ? "up" : "down";
+  }
+};
+
 // Codes begin, in every row, at a multiple of 8 bytes (MXFP4: 16).
 //
 // `packed`: shape.num_experts * expert_layout(shape).bytes, at a multiple of 128 bytes; shares no
-// byte with `experts`. `num_bad` (device memory, null: not asked for) is increased by the block
-// scales that are NaN and the global scales that are not finite and positive: if it is not zero
-// afterwards, `packed` is of no use. Throws Error{kInput} for addresses that are not aligned;
-// returns the error of the launch.
+// byte with `experts`. `bad` (null: not asked for) is added to; its first expert is `first_expert`.
+// Throws Error{kInput} for addresses that are not aligned; returns the error of the launch.
 cudaError_t pack_experts_device(const MoeShape& shape, const StridedExperts& experts, void* packed,
-                                uint32_t* num_bad, cudaStream_t stream);
+                                BadScales* bad, cudaStream_t stream, int first_expert = 0);
 
 // `packed` as above, holding staged experts. `scratch`: device memory for one packed expert at
 // least; for more, fewer launches are needed.
 cudaError_t pack_experts_in_place(const MoeShape& shape, void* packed, void* scratch,
-                                  size_t scratch_bytes, uint32_t* num_bad, cudaStream_t stream);
+                                  size_t scratch_bytes, BadScales* bad, cudaStream_t stream);
 
 // pack_experts_device without its checks (pack.cu).
 cudaError_t launch_pack(const MoeShape& shape, const StridedExperts& experts, void* packed,
-                        uint32_t* num_bad, cudaStream_t stream);
+                        BadScales* bad, cudaStream_t stream, int first_expert);
 
 }  // namespace halfbyte::hopper

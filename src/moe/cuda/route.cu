@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     route_kernel(const __grid_constant__ Call call, int max_rows) {
   extern __shared__ int counts[];  // [E] of this block's slots
   const Sizes& sizes = call.sizes;
-  int* const next_row = counts + sizes.num_experts;  // [E]: where the next such slot goes
+  // [E]: first, all rows of the expert; then where this block's next slot of it goes.
+  int* const next_row = counts + sizes.num_experts;
   const auto cluster = cooperative_groups::this_cluster();
   const int rank = static_cast<int>(cluster.block_rank());
   const int num_blocks = static_cast<int>(cluster.num_blocks());
@@ -108,13 +109,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   int2 mine = make_int2(0, 0);
   for (int e = begin_expert; e < end_expert; ++e) {
     const int rows = count_before(e, num_blocks);
+    next_row[e] = rows;
     mine.x += rows;
     mine.y += (rows + max_rows - 1) / max_rows;
   }
   int2 total;
   int2 at = prefix_sums(mine, total);
   for (int e = begin_expert; e < end_expert; ++e) {
-    const int rows = count_before(e, num_blocks), chunks = (rows + max_rows - 1) / max_rows;
+    const int rows = next_row[e], chunks = (rows + max_rows - 1) / max_rows;
     int row = at.x;
     for (int i = 0; i < chunks; ++i) {
       const int num_rows = rows / chunks + (i < rows % chunks);

@@ -270,6 +270,8 @@ struct Producer {
           barrier_arrive_after_copies(full());
         }
         at.advance(p.ring.num_stages);
+        // No lane may miss a phase of the ring (next_tile and the gather see to it otherwise).
+        if (!kUp) __syncwarp();
         if (block == 0) {
           t = next_tile(ticket, round);
           if (t < num_tiles) {
@@ -417,6 +419,7 @@ struct Consumer {
     for (int block = 0;;) {
       wait_full();
       if (++block == p.blocks) break;
+      __syncwarp();
       release(at.stage);
       at.advance(p.ring.num_stages);
     }
