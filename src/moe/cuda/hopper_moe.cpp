@@ -102,8 +102,8 @@ class HopperPacker : public DevicePacker {
     device_.copy_to_host(&bad, report.data(), sizeof bad);
     if (bad.count > 0)
       throw Error(ErrorKind::kInput, fmt::format("expert {}: {}", bad.expert(), bad.matrix()),
-                  fmt::format("{} scales, here the first, are none: expected block scales that are "
-                              "neither NaN nor negative, global scales that are finite and above 0",
+                  fmt::format("{} scales that no weight can have, here the first: expected block "
+                              "scales neither NaN nor negative, global scales finite and above 0",
                               bad.count));
   }
 
