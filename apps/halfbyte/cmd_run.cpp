@@ -109,7 +109,7 @@ std::string speed(int64_t tokens, double seconds) {
 
 void run(Options options, const CLI::App& command) {
   if ((command.count("--prompt") > 0) == (command.count("--ids") > 0))
-    throw Error(ErrorKind::kInput, "run", "one of --prompt and --ids is needed, not both");
+    throw Error(ErrorKind::kInput, "run", "exactly one of --prompt and --ids is needed");
   if ((options.chat || options.no_thinking) && (!options.chat || command.count("--ids") > 0))
     throw Error(ErrorKind::kInput, "run",
                 "--chat goes with --prompt, and --no-thinking with --chat");

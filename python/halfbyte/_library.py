@@ -99,7 +99,8 @@ def load_library(path=None):
     found = [candidate for candidate in paths if candidate.is_file()]
     if not found:
         raise Error("resource", "libhalfbyte_c.so is at none of "
-                    + ", ".join(map(str, paths)) + ": build target halfbyte_c, or set HALFBYTE_LIBRARY")
+                    + ", ".join(map(str, paths)) + ": `cmake --build --preset cuda --target "
+                    "halfbyte_c` makes it (docs/python.md); HALFBYTE_LIBRARY names another")
     library = ctypes.CDLL(str(found[0]))
     library.hb_abi_version.restype = c_uint32
     if library.hb_abi_version() != ABI_VERSION:

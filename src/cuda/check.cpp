@@ -27,8 +27,13 @@ ErrorKind kind_of(cudaError_t error) {
 
 void throw_cuda_error(cudaError_t error, std::string_view call) {
   cudaGetLastError();  // or the next call that only asks for the last error would report it again
-  throw Error(kind_of(error), "cuda",
-              fmt::format("{}: {} ({})", call, cudaGetErrorName(error), cudaGetErrorString(error)));
+  // The runtime says so of a machine without any driver, too.
+  const char* hint = error == cudaErrorInsufficientDriver
+                         ? "; is an NVIDIA driver installed? nvidia-smi says"
+                         : "";
+  throw Error(
+      kind_of(error), "cuda",
+      fmt::format("{}: {} ({}){}", call, cudaGetErrorName(error), cudaGetErrorString(error), hint));
 }
 
 }  // namespace halfbyte

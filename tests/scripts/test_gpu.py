@@ -44,7 +44,7 @@ esac
 
 class Gpu(unittest.TestCase):
     def run_tool(self, *options, results=("COMPLETED",), tests_status=0, bench_status=0,
-                 sanitized=0, stress=None):
+                 sanitized=0, stress=None, smi=SMI):
         """Runs the tool with stand-ins; returns its exit status, output, records and calls."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -54,7 +54,7 @@ class Gpu(unittest.TestCase):
                 "tests/halfbyte_tests": TESTS.replace("TESTSUITE", repr(suite)).replace(
                     "STATUS", str(tests_status)),
                 "halfbyte": BENCH.replace("STATUS", str(bench_status)),
-                "nvidia-smi": SMI,
+                "nvidia-smi": smi,
                 "compute-sanitizer": SANITIZER.replace("SANITIZED", str(sanitized)),
             }
             if stress is not None:
@@ -152,6 +152,11 @@ class Gpu(unittest.TestCase):
         status, text, _, _ = self.run_tool("--only", "bench", bench_status=3)
         self.assertEqual(status, 1)
         self.assertIn("failed: bench", text)
+
+    def test_without_a_gpu_nothing_is_built_or_run(self):
+        status, text, records, calls = self.run_tool("--device", "cuda:7", smi="#!/bin/sh\nexit 6\n")
+        self.assertEqual((status, records, calls), (1, [], []))
+        self.assertIn("no cuda:7", text)
 
     def test_missing_binaries_are_named(self):
         ran = subprocess.run([sys.executable, str(TOOL), "--no-build", "--build", "/nowhere"],
