@@ -1,5 +1,7 @@
-// `halfbyte run`: a prompt through a model, its continuation on the standard output as it comes.
+// `halfbyte run`: a prompt through a model, its continuation on the standard output as it comes; or
+// a conversation in the terminal.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <memory>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "conversation.h"
 #include "halfbyte/device.h"
 #include "halfbyte/error.h"
 #include "model/generate.h"
@@ -21,6 +24,7 @@ namespace halfbyte {
 namespace {
 
 constexpr int kMaxNewTokens = 1 << 20;  // the longest context of the models that we know
+constexpr int kChatNewTokens = 1024;    // of an answer, unless told
 
 struct Options {
   std::string model_path;
@@ -69,34 +73,19 @@ class TextOutput : public Output {
   TokenStream stream_;
 };
 
-// The answer; reasoning goes to the standard error.
 class ChatOutput : public Output {
  public:
-  ChatOutput(const Tokenizer& tokenizer, bool thinking) : parser_(tokenizer, thinking) {}
-  void token(int32_t id) override { print(parser_.push(id)); }
-  void end() override {
-    print(parser_.finish());
-    if (reasoned_) fmt::print(stderr, "\n");  // and nothing was answered
-    fmt::print("\n");
-  }
+  ChatOutput(const Tokenizer& tokenizer, bool thinking) : printer_(tokenizer, thinking) {}
+  void token(int32_t id) override { printer_.token(id); }
+  void end() override { printer_.end(); }
 
  private:
-  void print(const ChatDelta& delta) {
-    fmt::print(stderr, "{}", delta.reasoning);
-    reasoned_ |= !delta.reasoning.empty();
-    if (!delta.content.empty() && std::exchange(reasoned_, false)) fmt::print(stderr, "\n\n");
-    fmt::print("{}", delta.content);
-    std::fflush(stdout);
-  }
-
-  ChatParser parser_;
-  bool reasoned_ = false;  // and nothing has been answered since
+  AnswerPrinter printer_;
 };
 
-// One message of the user, with the model's own defaults.
-ChatRequest conversation(const Options& options, const ChatFormat& format) {
+// No message yet, and the model's own defaults.
+ChatRequest new_request(const Options& options, const ChatFormat& format) {
   ChatRequest request;
-  request.messages.push_back({.role = "user", .content = {options.prompt}});
   request.thinking = format.thinking() && !options.no_thinking;
   request.effort = format.effort();
   return request;
@@ -108,25 +97,44 @@ std::string speed(int64_t tokens, double seconds) {
 }
 
 void run(Options options, const CLI::App& command) {
-  if ((command.count("--prompt") > 0) == (command.count("--ids") > 0))
-    throw Error(ErrorKind::kInput, "run", "exactly one of --prompt and --ids is needed");
-  if ((options.chat || options.no_thinking) && (!options.chat || command.count("--ids") > 0))
+  const bool has_prompt = command.count("--prompt") > 0, has_ids = command.count("--ids") > 0;
+  const bool converses = options.chat && !has_prompt && !has_ids;
+  if (has_prompt == has_ids && !converses)
+    throw Error(ErrorKind::kInput, "run", "exactly one of --prompt and --ids is needed, or --chat");
+  if ((options.chat || options.no_thinking) && (!options.chat || has_ids))
     throw Error(ErrorKind::kInput, "run",
-                "--chat goes with --prompt, and --no-thinking with --chat");
+                "--chat goes with --prompt or alone, and --no-thinking with --chat");
+  if (options.chat && command.count("--max-new-tokens") == 0)
+    options.generate.max_new_tokens = kChatNewTokens;
   check_sampling(options.generate.sampling);
 
   const std::filesystem::path directory = options.model_path;
   const ModelConfig config = read_model_config(directory);
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(directory, config);
+  options.generate.stop_tokens = read_stop_tokens(directory, config);
+  if (converses) {
+    if (tokenizer == nullptr)
+      throw Error(
+          ErrorKind::kInput, "--chat",
+          fmt::format("{} has no tiktoken.model: a conversation needs it", options.model_path));
+    const ChatFormat format = ChatFormat::from_directory(directory);
+    const ChatRequest request = new_request(options, format);
+    encode_chat(chat_segments(request, format), *tokenizer);  // refused before the model is read
+    const std::unique_ptr<Device> device = open_device(options.device, options.device_options);
+    const std::unique_ptr<Model> model = Model::open(directory, *device);
+    converse(*model, *tokenizer, format, request, options.generate, isatty(STDIN_FILENO) != 0);
+    return;
+  }
   std::vector<int32_t> prompt;
   std::unique_ptr<Output> output;
   if (options.chat) {
     const ChatFormat format = ChatFormat::from_directory(directory);
-    const ChatRequest request = conversation(options, format);
+    ChatRequest request = new_request(options, format);
+    request.messages.push_back({.role = "user", .content = {options.prompt}});
     encode_prompt(tokenizer.get(), options.prompt, "--prompt");  // refused as any other text
     prompt = encode_chat(chat_segments(request, format), *tokenizer);
     output = std::make_unique<ChatOutput>(*tokenizer, request.thinking);
-  } else if (command.count("--prompt") > 0) {
+  } else if (has_prompt) {
     prompt = encode_prompt(tokenizer.get(), options.prompt, "--prompt");
   } else {
     const std::vector<int64_t> ids = parse_ids(options.ids, "--ids");
@@ -137,7 +145,6 @@ void run(Options options, const CLI::App& command) {
     output = std::make_unique<TextOutput>(*tokenizer);
   else if (output == nullptr)
     output = std::make_unique<IdOutput>();
-  options.generate.stop_tokens = read_stop_tokens(directory, config);
 
   const std::unique_ptr<Device> device = open_device(options.device, options.device_options);
   const std::unique_ptr<Model> model = Model::open(directory, *device);
@@ -159,12 +166,15 @@ void add_run_command(CLI::App& app) {
   add_model_path(*command, options->model_path, "Checkpoint directory");
   command->add_option("--prompt", options->prompt, "The prompt, as text")->type_name("TEXT");
   command->add_option("--ids", options->ids, "The prompt, as token ids: 1,2,3")->type_name("IDS");
-  command->add_flag("--chat", options->chat,
-                    "The prompt is a message to the model, the output its answer");
+  command->add_flag(
+      "--chat", options->chat,
+      "The prompt is a message to the model, the output its answer; without --prompt: "
+      "a conversation, a line a message");
   command->add_flag("--no-thinking", options->no_thinking, "With --chat: answer at once");
   command
       ->add_option("--max-new-tokens", options->generate.max_new_tokens,
-                   fmt::format("Stop after so many tokens, at most {}", kMaxNewTokens))
+                   fmt::format("Stop after so many tokens, at most {}; with --chat {} unless given",
+                               kMaxNewTokens, kChatNewTokens))
       ->type_name("N")
       ->check(in_range(1, kMaxNewTokens))
       ->capture_default_str();
@@ -192,6 +202,7 @@ void add_run_command(CLI::App& app) {
       "  halfbyte run --model-path DIR --prompt 'Once upon a time' --max-new-tokens 200\n"
       "  halfbyte run --model-path DIR --prompt 'Hi' --temperature 0.8 --top-p 0.95 --seed 7\n"
       "  halfbyte run --model-path DIR --chat --prompt 'What is the capital of France?'\n"
+      "  halfbyte run --model-path DIR --chat        Ctrl-C stops an answer, Ctrl-D ends\n"
       "  halfbyte run --model-path tests/golden/k3-tiny-bf16 --ids 1,17,42 --device ref");
   command->callback([options, command] { run(*options, *command); });
 }

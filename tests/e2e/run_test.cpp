@@ -169,6 +169,15 @@ TEST_F(WithTokenizer, TextInTextOut) {
       run_halfbyte({"tokenize", "--model-path", directory.path().string(), "--decode", kept}).out);
 }
 
+// What chat needs of a checkpoint.
+void make_chatty(const TempDirectory& directory) {
+  write_text(directory / "chat_format.json", R"({"effort": null})");
+  write_text(directory / "tokenizer_config.json", R"({"added_tokens_decoder": {
+    "258": {"content": "<|end_of_msg|>"}, "259": {"content": "<|open|>", "special": false},
+    "260": {"content": "<|close|>", "special": false},
+    "261": {"content": "<|sep|>", "special": false}}})");
+}
+
 TEST_F(WithTokenizer, TextThatIsEmptyOrNotUtf8IsRefused) {
   const std::string path = directory.path().string();
   expect_refused({"run", "--model-path", path, "--prompt", ""}, "--prompt: is empty");
@@ -177,14 +186,12 @@ TEST_F(WithTokenizer, TextThatIsEmptyOrNotUtf8IsRefused) {
 
 TEST_F(WithTokenizer, ChatWrapsThePromptAndShowsTheAnswer) {
   const std::string path = directory.path().string();
-  const Words chat = {"run", "--model-path", path, "--device", "ref", "--chat", "--prompt", "Hi"};
+  const Words chat = {"run",    "--model-path", path, "--device",         "ref",
+                      "--chat", "--prompt",     "Hi", "--max-new-tokens", "64"};
   expect_refused(chat, "the text thinking_effort_max is needed");
   write_text(directory / "chat_format.json", R"({"effort": null})");
   expect_refused(chat, "<|open|> is missing");
-  write_text(directory / "tokenizer_config.json", R"({"added_tokens_decoder": {
-    "258": {"content": "<|end_of_msg|>"}, "259": {"content": "<|open|>", "special": false},
-    "260": {"content": "<|close|>", "special": false},
-    "261": {"content": "<|sep|>", "special": false}}})");
+  make_chatty(directory);
   const std::string prompt =
       "<|open|>message role=\"user\"<|sep|>Hi<|close|>message<|sep|><|end_of_msg|>"
       "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>";
@@ -207,6 +214,29 @@ TEST_F(WithTokenizer, ChatWrapsThePromptAndShowsTheAnswer) {
                  "--chat goes with --prompt");
   expect_refused({"run", "--model-path", path, "--no-thinking", "--ids", "1"},
                  "--no-thinking with");
+}
+
+// Every line of the input is a message; the second answer knows the first one (the prompt grows).
+TEST_F(WithTokenizer, AConversationIsALineAMessage) {
+  make_chatty(directory);
+  const std::string path = directory.path().string();
+  const Words words = {"run",           "--model-path",     path, "--device", "ref", "--chat",
+                       "--no-thinking", "--max-new-tokens", "8"};
+  Words once = words;
+  once.insert(once.end(), {"--prompt", "Hi"});
+  const std::string answer = run_halfbyte(once).out;
+  const ProcessResult one = run_halfbyte(words, "Hi\n");
+  EXPECT_EQ(one.status, 0) << one.err;
+  EXPECT_EQ(one.out, answer);
+  const ProcessResult two = run_halfbyte(words, "Hi\n\nHi");  // an empty line is none
+  EXPECT_EQ(two.status, 0) << two.err;
+  ASSERT_TRUE(two.out.starts_with(answer)) << two.out;
+  EXPECT_NE(two.out.substr(answer.size()), answer);
+  const ProcessResult bad = run_halfbyte(words, "\xff\nHi\n");
+  EXPECT_EQ(bad.status, 0) << bad.err;
+  EXPECT_EQ(bad.out, answer);
+  EXPECT_NE(bad.err.find("is not UTF-8"), std::string::npos) << bad.err;
+  EXPECT_EQ(run_halfbyte(words).out, "");
 }
 
 TEST(RunCommand, ATokenizerLargerThanTheModelIsRefused) {

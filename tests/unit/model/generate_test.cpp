@@ -37,10 +37,13 @@ TEST(Generate, StopTokensComeFromEitherConfig) {
 
 class GenerateGolden : public testing::Test {
  protected:
-  Ids generated(const GoldenPrompt& prompt, const GenerateOptions& options) {
+  Ids generated(const Ids& prompt, const GenerateOptions& options) {
     Ids ids;
-    last = generate(*model, prompt.ids, options, [&](int32_t id) { ids.push_back(id); });
+    last = generate(*model, prompt, options, [&](int32_t id) { ids.push_back(id); });
     return ids;
+  }
+  Ids generated(const GoldenPrompt& prompt, const GenerateOptions& options) {
+    return generated(prompt.ids, options);
   }
   const GoldenModel golden{"k3-tiny-bf16"};
   const std::unique_ptr<Device> device = open_device("ref");
@@ -74,6 +77,55 @@ TEST_F(GenerateGolden, SamplingIsReproducible) {
   EXPECT_EQ(generated(prompt, options), first);
   options.sampling.seed = 6;
   EXPECT_NE(generated(prompt, options), first);
+}
+
+// A prompt that begins with what was computed gives what a new sequence gives; another one, too.
+TEST_F(GenerateGolden, AGeneratorComputesOnlyWhatIsNew) {
+  const GoldenPrompt& first = golden.prompt("len17");
+  const GenerateOptions options{.max_new_tokens = 8};
+  Generator generator(*model);
+  Ids said;
+  const auto run = [&](const Ids& prompt) {
+    said.clear();
+    last = generator.generate(prompt, options, [&](int32_t id) {
+      said.push_back(id);
+      return true;
+    });
+    const GenerateStats stats = last;
+    EXPECT_EQ(said, generated(prompt, options));
+    last = stats;
+  };
+  Ids prompt = first.ids;
+  run(prompt);
+  EXPECT_EQ(last.reused_tokens, 0);
+  for (int turn = 0; turn < 4; ++turn) {
+    prompt.insert(prompt.end(), said.begin(), said.end());
+    const auto held = static_cast<int64_t>(prompt.size()) - 1;  // the last one was not computed
+    prompt.insert(prompt.end(), {3, 1, 4});
+    run(prompt);
+    // Every other turn needs more room: a new sequence, of twice the size.
+    EXPECT_EQ(last.reused_tokens, turn % 2 == 0 ? 0 : held) << "turn " << turn;
+  }
+  run(prompt);  // not longer than what was computed
+  EXPECT_EQ(last.reused_tokens, 0);
+  prompt[0] ^= 1;
+  prompt.push_back(2);
+  run(prompt);
+  EXPECT_EQ(last.reused_tokens, 0);
+}
+
+TEST_F(GenerateGolden, AGeneratorStopsWhenItIsTold) {
+  const GoldenPrompt& prompt = golden.prompt("len17");
+  Generator generator(*model);
+  Ids said;
+  const GenerateStats stats =
+      generator.generate(prompt.ids, {.max_new_tokens = 16}, [&](int32_t id) {
+        said.push_back(id);
+        return said.size() < 3;
+      });
+  EXPECT_EQ(said, Ids(prompt.greedy.begin(), prompt.greedy.begin() + 3));
+  EXPECT_EQ(stats.new_tokens, 3);
+  EXPECT_EQ(stats.decode_steps, 2);
 }
 
 TEST_F(GenerateGolden, WhatCannotBeDoneIsRefusedBeforeWork) {

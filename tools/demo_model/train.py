@@ -1,0 +1,295 @@
+"""Trains the demo model on one GPU in a given time, and writes its weights.
+
+    python3 train.py --books books.txt --ranks tiktoken.model --seconds 480 --out OUT
+
+Synthetic text (tasks.py) is made by `--workers` processes while the GPU trains: no item is seen twice. A batch has
+`--book-share` rows of books. Rows begin with the begin of a document, as a prompt does. Muon for matrices, AdamW for the
+rest; the learning rate falls linearly with the time. For the last part of it the experts are rounded to NVFP4. Progress
+goes to the standard output: loss, and for held-out items of each kind the share that greedy decoding would answer
+exactly. Checkpoint: OUT/high.*, low.* (the two bytes of BF16 weights, files of at most 15 MB) and OUT/f32.bin,
+OUT/meta.json; weights.py reads it.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import pathlib
+import queue
+import random as random_module
+import threading
+import time
+
+import numpy
+import torch
+import torch.nn.functional as F
+
+import model as demo
+import tasks
+import weights as weights_file
+from chat import Chat
+
+COMPILED = ("rms_norm", "mix_residuals", "weighted_situ", "kda_inputs")
+HELD_OUT_SEED = 1 << 30
+ROWS_A_JOB = 16
+
+
+# --- data
+
+def make_rows(job):
+    """(ids uint16, weights uint8 of 1/10) of `rows` rows of synthetic documents, each [rows, length]."""
+    ranks, seed, rows, length = job
+    chat, random = chat_of(ranks), random_module.Random(seed)
+    ids = numpy.full((rows, length), chat.special["[EOS]"], numpy.uint16)
+    says = numpy.zeros((rows, length), numpy.uint8)
+    for row in range(rows):
+        at = 0
+        while at < length:
+            document, weights = chat.document(tasks.item(random))
+            n = min(len(document), length - at)
+            ids[row, at:at + n] = document[:n]
+            says[row, at:at + n] = [round(10 * w) for w in weights[:n]]
+            at += n
+    return ids, says
+
+
+CHATS = {}
+
+
+def chat_of(ranks):
+    if ranks not in CHATS:
+        CHATS[ranks] = Chat(ranks)
+    return CHATS[ranks]
+
+
+def encode_book(job):
+    ranks, text = job
+    chat = chat_of(ranks)
+    return numpy.array(chat.text(text) + [chat.special["[EOS]"]], numpy.uint16)
+
+
+class Rows:
+    """Batches of synthetic rows and rows of books, made beside the training."""
+
+    def __init__(self, arguments, length):
+        self.length, self.ranks = length, arguments.ranks
+        self.pool = multiprocessing.get_context("fork").Pool(arguments.workers)
+        books = pathlib.Path(arguments.books).read_text(encoding="utf-8").split("\n\x0c\n")
+        pieces = [book[i:i + 200000] for book in books for i in range(0, len(book), 200000)]
+        random_module.Random(0).shuffle(pieces)
+        encoded = self.pool.map(encode_book, [(arguments.ranks, piece) for piece in pieces], chunksize=4)
+        tokens = numpy.concatenate(encoded)
+        tokens = tokens[:len(tokens) // length * length].reshape(-1, length)
+        self.held_out_books = torch.from_numpy(tokens[:64].astype(numpy.int64))
+        self.books = torch.from_numpy(tokens[64:].astype(numpy.int32))
+        self.order, self.next_book = torch.randperm(len(self.books)), 0
+        self.ready = queue.Queue(maxsize=400)
+        threading.Thread(target=self.produce, args=(arguments.seed,), daemon=True).start()
+
+    def produce(self, seed):
+        jobs = ((self.ranks, seed + i, ROWS_A_JOB, self.length) for i in range(1 << 20))
+        for ids, says in self.pool.imap_unordered(make_rows, jobs):
+            self.ready.put((torch.from_numpy(ids.astype(numpy.int32)), torch.from_numpy(says)))
+
+    def batch(self, synthetic, books):
+        """ids int64, weights float32, each [synthetic + books, length]; `synthetic` a multiple of ROWS_A_JOB."""
+        parts = [self.ready.get() for _ in range(synthetic // ROWS_A_JOB)]
+        chosen = self.order[self.next_book:self.next_book + books]
+        self.next_book += books
+        if self.next_book + books > len(self.order):
+            self.next_book = 0
+        ids = torch.cat([ids for ids, _ in parts] + [self.books[chosen]])
+        says = torch.cat([says for _, says in parts] + [torch.full((books, self.length), 10, dtype=torch.uint8)])
+        return ids.long(), says.float() / 10
+
+
+def held_out(chat, each, length):
+    """{kind: (ids, is answer)} of items that no training seed makes, [each, length]."""
+    random, result = random_module.Random(HELD_OUT_SEED), {}
+    for kind, make in tasks.KINDS.items():
+        if kind in ("plain_story", "requested_story", "told_story"):
+            continue
+        ids = torch.full((each, length), chat.special["[PAD]"])
+        says = torch.zeros((each, length), dtype=torch.bool)
+        row = 0
+        while row < each:
+            prompt, answer = chat.question(make(random))
+            if len(prompt) + len(answer) > length:
+                continue
+            ids[row, :len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+            says[row, len(prompt):len(prompt) + len(answer)] = True
+            row += 1
+        result[kind] = (ids, says)
+    return result
+
+
+# --- optimiser
+
+@torch.no_grad()
+def orthogonalised(g, steps=5):
+    """U V^T of g = U S V^T, nearly: Newton-Schulz, [..., rows, cols] (Muon; Jordan et al. 2024)."""
+    x = g.bfloat16()
+    turned = x.shape[-2] > x.shape[-1]
+    x = x.mT if turned else x
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        square = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x.mT if turned else x
+
+
+class Muon:
+    """Momentum, orthogonalised, with the size of an AdamW step (0.2 sqrt(max(rows, cols)); Liu et al. 2025)."""
+
+    def __init__(self, parameters, momentum=0.95, weight_decay=0.1):
+        self.momentum, self.weight_decay = momentum, weight_decay
+        self.shapes = {}
+        for p in parameters:
+            self.shapes.setdefault(p.shape[-2:], []).append((p, torch.zeros_like(p)))
+
+    @torch.no_grad()
+    def step(self, rate):
+        for shape, group in self.shapes.items():
+            updates = []
+            for p, velocity in group:
+                velocity.mul_(self.momentum).add_(p.grad)
+                updates.append(p.grad.add(velocity, alpha=self.momentum).reshape(-1, *shape))
+            sizes = [len(u) for u in updates]
+            directions = orthogonalised(torch.cat(updates)).split(sizes)
+            for (p, _), direction in zip(group, directions):
+                p.mul_(1 - rate * self.weight_decay)
+                p.add_(direction.reshape(p.shape).to(p.dtype), alpha=-rate * 0.2 * math.sqrt(max(shape)))
+
+
+# --- training
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--books", required=True)
+    parser.add_argument("--ranks", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--seconds", type=float, default=480, help="of training, compiling not included")
+    parser.add_argument("--steps", type=int, help="instead of seconds")
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--book-share", type=float, default=0.25)
+    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--nvfp4-from", type=float, default=0.8, help="share of the time after which experts are NVFP4")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--check-seconds", type=float, default=75)
+    parser.add_argument("--check-items", type=int, default=64, help="held-out items of each kind")
+    parser.add_argument("--start", help="folder of a checkpoint to go on from")
+    parser.add_argument("--config", type=json.loads, default={})
+    arguments = parser.parse_args()
+    begin = time.time()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def say(text):
+        print(f"[{time.time() - begin:6.1f}] {text}", flush=True)
+
+    rows = Rows(arguments, arguments.length + 1)
+    say(f"books: {rows.books.numel() / 1e6:.1f} M tokens")
+    chat = Chat(arguments.ranks)
+    checks = held_out(chat, arguments.check_items, 384)
+    torch.manual_seed(arguments.seed)
+    torch.set_float32_matmul_precision("high")
+    config = demo.Config(vocab=chat.vocab, **arguments.config)
+    net = demo.Model(config).to(device)
+    if arguments.start:
+        net.load_state_dict(weights_file.read(arguments.start))
+    plain = {name: getattr(demo, name) for name in COMPILED}
+    compiled = plain
+    if device == "cuda":
+        compiled = {name: torch.compile(function, dynamic=False) for name, function in plain.items()}
+
+    def use(functions):
+        for name, function in functions.items():
+            setattr(demo, name, function)
+    use(compiled)
+    matrices = [p for n, p in net.named_parameters() if p.dim() >= 2 and n.startswith("layers.")
+                and "conv1d" not in n and "res_proj" not in n and "gate.weight" not in n and ".b_proj" not in n]
+    chosen = {id(p) for p in matrices}
+    others = [p for p in net.parameters() if id(p) not in chosen]
+    muon = Muon(matrices)
+    adam = torch.optim.AdamW(others, lr=arguments.rate, betas=(0.9, 0.95), eps=1e-9, weight_decay=0.0,
+                             **({"fused": True} if device == "cuda" else {}))
+    say(f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M parameters, "
+        f"{sum(p.numel() for p in matrices) / 1e6:.2f} M of them with Muon")
+    autocast = torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda")
+
+    def losses(ids):
+        with autocast:
+            logits = net(ids[:, :-1])
+        return F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
+
+    @torch.no_grad()
+    def check():
+        exact = {}
+        use(plain)  # compiling for other shapes would take longer
+        for kind, (ids, says) in checks.items():
+            with autocast:
+                best = net(ids[:, :-1].to(device)[:, :ids.shape[1] // 16 * 16 - 16]).argmax(-1).cpu()
+            n = best.shape[1]
+            wrong = (best != ids[:, 1:n + 1]) & says[:, 1:n + 1]
+            exact[kind] = 1 - wrong.any(1).float().mean().item()
+        books = torch.cat([losses(b.to(device)).mean(1) for b in rows.held_out_books.split(32)]).mean().item()
+        for moe in net.moes():
+            moe.load.zero_()
+        use(compiled)
+        say(f"books {books:.3f} nats; exact answers, %: "
+            + ", ".join(f"{kind} {100 * share:.0f}" for kind, share in exact.items()))
+
+    num_books = round(arguments.rows * arguments.book_share)
+    if (arguments.rows - num_books) % ROWS_A_JOB != 0:
+        raise SystemExit(f"--rows and --book-share leave {arguments.rows - num_books} synthetic rows: expected a "
+                         f"multiple of {ROWS_A_JOB}")
+    step, tokens, start, last_check, last_say = 0, 0, None, 0, (0, 0)
+    while True:
+        done = 0.0 if start is None else (step / arguments.steps if arguments.steps
+                                          else (time.time() - start) / arguments.seconds)
+        if done >= 1:
+            break
+        if done >= arguments.nvfp4_from and not net.moes()[0].quantised:
+            for moe in net.moes():
+                moe.quantised = True
+            say("experts are NVFP4 from here on")
+        rate = arguments.rate * min(1, (step + 1) / 100) * (1 - done)
+        ids, says = rows.batch(arguments.rows - num_books, num_books)
+        ids, says = ids.to(device, non_blocking=True), says.to(device, non_blocking=True)
+        loss = (losses(ids) * says[:, 1:]).sum() / says[:, 1:].sum()
+        net.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0, foreach=True)
+        for group in adam.param_groups:
+            group["lr"] = rate
+        adam.step()
+        muon.step(rate)
+        uneven = [moe.balance(1e-2 * (1 - done) + 1e-3) for moe in net.moes()]
+        step, tokens = step + 1, tokens + ids.numel()
+        if step == 5:
+            if device == "cuda":
+                torch.cuda.synchronize()
+            start, last_say = time.time(), (time.time(), tokens)
+        if step % 100 == 0:
+            value, now = loss.item(), time.time()
+            say(f"step {step} loss {value:.3f} rate {rate:.1e} {tokens / 1e6:.0f} M tokens, "
+                f"{(tokens - last_say[1]) / (now - last_say[0]) / 1e3:.0f} k/s, most loaded expert "
+                f"{max(uneven).item():.2f}, {rows.ready.qsize()} batches wait")
+            last_say = (now, tokens)
+        if start is not None and time.time() - start > last_check + arguments.check_seconds:
+            last_check = time.time() - start
+            check()
+    say(f"{step} steps, {tokens / 1e6:.1f} M tokens")
+    rows.pool.terminate()
+    check()
+    for moe in net.moes():
+        moe.quantised = False
+    say("experts not quantised:")
+    check()
+    weights_file.write(net, pathlib.Path(arguments.out))
+    say("written")
+
+
+if __name__ == "__main__":
+    main()
