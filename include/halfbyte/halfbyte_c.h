@@ -11,8 +11,9 @@
  *           must outlive their layer.
  * Threads   Any thread may call anything; calls on one device take turns while they queue their
  *           work. Runs on one GPU must not overlap in time (blocks of a kernel may wait for each
- *           other): use one stream, or events between streams. Do not release what another thread
- *           uses.
+ *           other): use one stream, or events between streams; and the stream must have all of the
+ *           GPU's multiprocessors (no green context or MPS limit with fewer). Do not release what
+ *           another thread uses.
  * Versions  A struct begins with struct_bytes, its size as the caller was compiled: it tells which
  *           fields there are. Fields are only ever added, at the end; those that a caller does not
  *           know have the values that hb_..._init gives.
@@ -38,7 +39,7 @@ extern "C" {
 #endif
 
 /* Changes when a caller must be changed too. */
-#define HB_ABI_VERSION 1
+#define HB_ABI_VERSION 2
 
 typedef enum hb_status {
   HB_OK = 0,
@@ -90,9 +91,10 @@ typedef struct hb_moe_options {
   int32_t reserved; /* 0 */
 } hb_moe_options;
 
-/* Sets struct_bytes and every default: sizes 0, "nvfp4", "auto", "swiglu", beta 4, linear beta 25,
- * alpha 1.702, limit 7, swiglu beta 1. */
-HB_API void hb_moe_options_init(hb_moe_options* options);
+/* Sets struct_bytes, which is sizeof(hb_moe_options) where the caller was compiled, and every
+ * default: sizes 0, "nvfp4", "auto", "swiglu", beta 4, linear beta 25, alpha 1.702, limit 7, swiglu
+ * beta 1. */
+HB_API void hb_moe_options_init(hb_moe_options* options, size_t struct_bytes);
 
 /* Strings are copied. Release: hb_moe_plan_destroy. */
 HB_API hb_status hb_moe_plan_create(hb_device* device, const hb_moe_options* options,
@@ -169,8 +171,8 @@ typedef struct hb_moe_call {
   void* output;                /* (T, L), shares no byte with hidden_states */
   int32_t hidden_states_dtype; /* hb_dtype */
   int32_t output_dtype;        /* hb_dtype */
-  int64_t
-      hidden_states_stride; /* elements between rows; on a GPU rows begin at multiples of 16 B */
+  /* Elements between rows; on a GPU, rows of both begin at multiples of 16 bytes. */
+  int64_t hidden_states_stride;
   int64_t output_stride;
   void* workspace; /* info.workspace_bytes at least */
   size_t workspace_bytes;

@@ -64,6 +64,10 @@ def is_torch(array):
     return hasattr(array, "data_ptr")
 
 
+def is_writable(array):
+    return is_torch(array) or not array.__array_interface__["data"][1]
+
+
 def view(name, array):
     if is_torch(array):
         item = array.element_size()

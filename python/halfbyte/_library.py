@@ -10,7 +10,7 @@ import pathlib
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32
 from ctypes import c_uint64, c_void_p
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 BF16, F32 = 1, 2
 KINDS = {1: "input", 2: "unsupported", 3: "resource", 4: "internal"}
 
@@ -67,7 +67,7 @@ class Call(Structure):
 FUNCTIONS = {
     "hb_device_open": (True, [c_char_p, c_int32, POINTER(c_void_p)]),
     "hb_device_close": (False, [c_void_p]),
-    "hb_moe_options_init": (False, [POINTER(Options)]),
+    "hb_moe_options_init": (False, [POINTER(Options), c_size_t]),
     "hb_moe_plan_create": (True, [c_void_p, POINTER(Options), POINTER(c_void_p)]),
     "hb_moe_plan_destroy": (False, [c_void_p]),
     "hb_moe_plan_get_info": (True, [c_void_p, POINTER(PlanInfo)]),

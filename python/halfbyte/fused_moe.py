@@ -137,7 +137,9 @@ class FusedMoE:
             if not given.is_contiguous():
                 given.refuse("is not contiguous; .contiguous() makes it so")
         if x.address < y.end() and y.address < x.end():
-            y.refuse("shares memory with hidden_states")
+            y.refuse("shares memory with hidden_states, or lies between its rows")
+        if not arrays.is_writable(out):
+            y.refuse("is read-only")
         call = library.new(
             library.Call, num_tokens=tokens, topk_ids=ids.address, topk_weights=weights.address,
             hidden_states=x.address, output=y.address, hidden_states_dtype=DTYPE_NUMBERS[x.dtype],
@@ -326,8 +328,12 @@ def split_w13(both, rows, layout):
 
 def make_options(activation, parameters, **fields):
     options = library.Options()
-    library.load_library().hb_moe_options_init(ctypes.byref(options))
+    library.load_library().hb_moe_options_init(ctypes.byref(options), ctypes.sizeof(options))
     for name, value in fields.items():
+        # NOTE: ctypes would cut off what does not fit.
+        if not isinstance(value, (int, bytes)) or isinstance(value, int) and not (
+                -2**31 <= value < 2**31):
+            raise Error("input", f"{name} {value!r}: expected a number of 32 bits, not a fraction")
         setattr(options, name, value)
     options.activation = activation.encode()
     known = PARAMETERS.get(activation, ())
@@ -337,6 +343,8 @@ def make_options(activation, parameters, **fields):
                         f"{', '.join(known) or 'none'}")
         if name == "situ_linear_beta" and value is None:
             options.situ_has_linear_beta = 0
+        elif not isinstance(value, (int, float)):
+            raise Error("input", f"{name} {value!r}: expected a number")
         else:
             setattr(options, name, value)
     return options

@@ -209,20 +209,22 @@ hb_status hb_device_open(const char* name, int32_t threads, hb_device** device) 
 
 void hb_device_close(hb_device* device) { delete device; }
 
-void hb_moe_options_init(hb_moe_options* options) {
+void hb_moe_options_init(hb_moe_options* options, size_t struct_bytes) {
   if (options == nullptr) return;
   const halfbyte::Activation activation;
-  *options = {};
-  options->struct_bytes = sizeof *options;
-  options->weight_format = "nvfp4";
-  options->backend = "auto";
-  options->activation = "swiglu";
-  options->situ_beta = activation.beta;
-  options->situ_linear_beta = activation.linear_beta.value_or(0);
-  options->situ_has_linear_beta = activation.linear_beta.has_value() ? 1 : 0;
-  options->swiglu_alpha = activation.alpha;
-  options->swiglu_limit = activation.limit;
-  options->swiglu_beta = activation.up_bias;
+  hb_moe_options defaults = {};
+  defaults.struct_bytes = static_cast<uint32_t>(struct_bytes);
+  defaults.weight_format = "nvfp4";
+  defaults.backend = "auto";
+  defaults.activation = "swiglu";
+  defaults.situ_beta = activation.beta;
+  defaults.situ_linear_beta = activation.linear_beta.value_or(0);
+  defaults.situ_has_linear_beta = activation.linear_beta.has_value() ? 1 : 0;
+  defaults.swiglu_alpha = activation.alpha;
+  defaults.swiglu_limit = activation.limit;
+  defaults.swiglu_beta = activation.up_bias;
+  // What is behind the caller's struct is not ours. A larger one is refused when it is used.
+  std::memcpy(options, &defaults, std::min(struct_bytes, sizeof defaults));
 }
 
 hb_status hb_moe_plan_create(hb_device* device, const hb_moe_options* options, hb_moe_plan** plan) {
@@ -230,7 +232,7 @@ hb_status hb_moe_plan_create(hb_device* device, const hb_moe_options* options, h
     expect_there("device", device);
     expect_there("plan", plan);
     hb_moe_options defaults;
-    hb_moe_options_init(&defaults);
+    hb_moe_options_init(&defaults, sizeof defaults);
     const hb_moe_options wanted = read_struct("hb_moe_options", options, defaults);
     if (wanted.reserved != 0)
       refuse("hb_moe_options.reserved", fmt::format("{}: expected 0", wanted.reserved));

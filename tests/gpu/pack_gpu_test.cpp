@@ -254,15 +254,17 @@ TEST_P(HopperPackGpu, OneWrongNibbleIsSeenAndBadScalesAreCounted) {
   ok(pack_experts_device(shape, tensors.view(), packed.data(), bad(), nullptr, 5));
   ok(cudaDeviceSynchronize());
   EXPECT_EQ(found().count, 1u);
-  EXPECT_EQ(found().expert(), 5 + 1);
-  EXPECT_STREQ(found().matrix(), "up");
+  const int group = mxfp4 ? 32 : 16;
+  EXPECT_EQ(found().where(), "expert 6: up");
+  EXPECT_EQ(found().what(), fmt::format("scale [{}, {}] is byte 0x{:02X}", shape.intermediate - 1,
+                                        shape.hidden / group - 1, nan));
 
   tensors.up_scales().put(0, {negative});
   ok(pack_experts_device(shape, tensors.view(), packed.data(), bad(), nullptr, 5));
   ok(cudaDeviceSynchronize());
   EXPECT_EQ(found().count, 1u + 2u);
-  EXPECT_EQ(found().expert(), 5);
-  EXPECT_STREQ(found().matrix(), shape.activation.gated() ? "gate" : "up");
+  EXPECT_EQ(found().where(), shape.activation.gated() ? "expert 5: gate" : "expert 5: up");
+  EXPECT_EQ(found().what(), fmt::format("scale [0, 0] is byte 0x{:02X}", negative));
 }
 
 INSTANTIATE_TEST_SUITE_P(

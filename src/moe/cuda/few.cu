@@ -6,8 +6,7 @@
 //   2. up:   a unit is kUpSlabs slabs of an expert, all columns; a team of warps shares out its
 //            blocks along K and adds up in the order of its warps; h[d][t][F] goes to the L2
 //   3. down: a block has kDownSlabs slabs of rows of y, or a part of their products; its warps
-//   share
-//            out the (expert, block along K) of those rows evenly and keep weighted sums in
+//            share out the (expert, block along K) of those rows evenly and keep weighted sums in
 //            registers; the sums of warps, and of parts, are added in their order
 //
 // A warp's ring goes on from 2 to 3; between them each expert has a counter of finished units. All
@@ -39,7 +38,7 @@ struct Tables {
   float weights[kFewSlots][kFewTokens];  // [d][t]; 0: not routed
   uint64_t weight_barriers[kWarps][kMaxRingSlabs];
   uint64_t x_barrier;
-  uint64_t team_barriers[kWarps / 2];  // of the threads of each team
+  uint64_t team_barriers[kWarps];  // of the threads of each team
 };
 constexpr int kTableBytes = (sizeof(Tables) + 127) / 128 * 128;
 

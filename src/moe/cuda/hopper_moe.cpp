@@ -101,10 +101,11 @@ class HopperPacker : public DevicePacker {
     hopper::BadScales bad = {};
     device_.copy_to_host(&bad, report.data(), sizeof bad);
     if (bad.count > 0)
-      throw Error(ErrorKind::kInput, fmt::format("expert {}: {}", bad.expert(), bad.matrix()),
-                  fmt::format("{} scales that no weight can have, here the first: expected block "
-                              "scales neither NaN nor negative, global scales finite and above 0",
-                              bad.count));
+      throw Error(
+          ErrorKind::kInput, bad.where(),
+          fmt::format("{}: scales that no weight can have, {} of them; expected block scales "
+                      "neither NaN nor negative, global scales finite and above 0",
+                      bad.what(), bad.count));
   }
 
   MoeShape shape_;

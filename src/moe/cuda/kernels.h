@@ -82,9 +82,9 @@ struct LaunchOptions {
   int num_sms = 0;
 };
 
-// Each returns the error of its launches.
 // Whether `few` can take a call of that many tokens (shared memory).
 bool few_fits(const Sizes& sizes, int num_tokens, WeightFormat format);
+// This one and the others return the error of their launches.
 cudaError_t launch_few(const Call& call, ActivationKind kind, WeightFormat format,
                        const LaunchOptions& options);
 bool route_fits(const Sizes& sizes);

@@ -41,11 +41,40 @@ struct Params {
   int first_expert = 0;
 };
 
-// A bad scale of the block's expert.
-__device__ void count_bad(const Params& params, int matrix) {
+// Which part of a side a warp of pack_kernel makes.
+struct Work {
+  bool is_up;
+  int tile, first_block, slab;
+
+  __device__ __forceinline__ Work(const Params& params, int block) {
+    const int up_units = params.up.units();
+    is_up = block < up_units;
+    const Side& side = is_up ? params.up : params.down;
+    const int unit = block - (is_up ? 0 : up_units);
+    tile = unit / side.units_of_tile();
+    first_block = unit % side.units_of_tile() * kUnitBlocks;
+    slab = tile * kTileSlabs + static_cast<int>(threadIdx.x) / 32 % kTileSlabs;
+  }
+};
+
+__device__ void add_bad(const Params& params, int matrix, int row, uint32_t group, uint32_t byte) {
   if (params.bad == nullptr) return;
+  const uint64_t place =
+      BadScales::place(params.first_expert + blockIdx.y, matrix, row, group, byte);
   atomicAdd(&params.bad->count, 1);
-  atomicMax(&params.bad->first, ~(3u * (params.first_expert + blockIdx.y) + matrix));
+  atomicMax(reinterpret_cast<unsigned long long*>(&params.bad->first), ~place);
+}
+// The lane's scale in the upper or lower half of its slab. NOTE: finds out where that is once more,
+// from a number that the compiler takes for another, so that nothing is kept in registers for it.
+__device__ __forceinline__ void count_bad(const Params& params, bool lower, uint32_t group,
+                                          uint32_t byte) {
+  int block;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+  const Work work(params, block);
+  const Side& side = work.is_up ? params.up : params.down;
+  const HalfSlabs& half = lower ? side.lower : side.upper;
+  const int row = half.first + work.slab * half.step + static_cast<int>(threadIdx.x) % 32 / 4;
+  add_bad(params, half.factor, row, group, byte);
 }
 
 // ---- codes
@@ -98,12 +127,10 @@ struct Row<WeightFormat::kNvfp4> {
   const uint8_t* codes;
   const uint8_t* scales;
   bool there;
-  int matrix;
 
   __device__ Row(const HalfSlabs& half, int slab, int expert, int lane, const Params&) {
     const int row = half.first + slab * half.step + lane / 4;
     there = row < half.rows;
-    matrix = half.factor;
     codes = half.matrix.codes.data + expert * half.matrix.codes.expert_stride +
             row * half.matrix.codes.row_stride;
     scales = half.matrix.scales.data + expert * half.matrix.scales.expert_stride +
@@ -135,12 +162,11 @@ struct Row<WeightFormat::kMxfp4> {
   const uint8_t* codes;
   const uint8_t* scales;
   bool there;
-  int matrix, e_max;
+  int e_max;
 
   __device__ Row(const HalfSlabs& half, int slab, int expert, int lane, const Params& params) {
     const int row = half.first + slab * half.step + lane / 4;
     there = row < half.rows;
-    matrix = half.factor;
     codes = half.matrix.codes.data + expert * half.matrix.codes.expert_stride +
             row * half.matrix.codes.row_stride;
     scales = half.matrix.scales.data + expert * half.matrix.scales.expert_stride +
@@ -183,8 +209,10 @@ __device__ __forceinline__ void pack_slab(const Row<WeightFormat::kNvfp4>& upper
   uint32_t bytes[2][2];
   for (int h = 0; h < 2; ++h) {
     for (int r = 0; r < 2; ++r) {
-      if (groups[h][r].scale >= 0x7F)  // NaN or negative
-        count_bad(params, r == 0 ? upper.matrix : lower.matrix);
+      if (groups[h][r].scale >= 0x7F) {  // NaN or negative
+        const int col = first_col + column(WeightFormat::kNvfp4, h, lane % 4);
+        count_bad(params, r == 1, col / 16, groups[h][r].scale);
+      }
       bytes[h][r] = Row<WeightFormat::kNvfp4>::pack(groups[h][r]);
     }
     store_codes(slab, h, lane, groups[h][0].codes, groups[h][1].codes);
@@ -198,8 +226,8 @@ __device__ __forceinline__ void pack_slab(const Row<WeightFormat::kMxfp4>& upper
                                           int cols, int lane, uint8_t* slab, const Params& params) {
   const int col = first_col + column(WeightFormat::kMxfp4, 0, lane % 4);
   const auto above = upper.load(col, cols), below = lower.load(col, cols);
-  if (above.scale == 0xFF) count_bad(params, upper.matrix);
-  if (below.scale == 0xFF) count_bad(params, lower.matrix);
+  if (above.scale == 0xFF) count_bad(params, false, col / 32, 0xFF);
+  if (below.scale == 0xFF) count_bad(params, true, col / 32, 0xFF);
   store_codes(slab, 0, lane, {above.codes.x, above.codes.y}, {below.codes.x, below.codes.y});
   store_codes(slab, 1, lane, {above.codes.z, above.codes.w}, {below.codes.z, below.codes.w});
   *reinterpret_cast<uint16_t*>(slab + kCodeBytes + lane * 2) =
@@ -211,25 +239,22 @@ __device__ __forceinline__ void pack_slab(const Row<WeightFormat::kMxfp4>& upper
 // Grid: units of both sides, experts.
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ Params params) {
-  const int up_units = params.up.units();
-  const bool is_up = static_cast<int>(blockIdx.x) < up_units;
-  const Side& side = is_up ? params.up : params.down;
-  const int unit = static_cast<int>(blockIdx.x) - (is_up ? 0 : up_units);
+  const Work work(params, static_cast<int>(blockIdx.x));
+  const Side& side = work.is_up ? params.up : params.down;
   const int expert = static_cast<int>(blockIdx.y);
-  const int tile = unit / side.units_of_tile();
-  const int first_block = unit % side.units_of_tile() * kUnitBlocks;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 
   const int s = warp % kTileSlabs;
-  const Row<kFormat> upper(side.upper, tile * kTileSlabs + s, expert, lane, params);
-  const Row<kFormat> lower(side.lower, tile * kTileSlabs + s, expert, lane, params);
+  const Row<kFormat> upper(side.upper, work.slab, expert, lane, params);
+  const Row<kFormat> lower(side.lower, work.slab, expert, lane, params);
   constexpr int kBlockBytes = kTileSlabs * slab_bytes(kFormat);
-  uint8_t* const out = params.packed + expert * params.expert_bytes + side.offset +
-                       static_cast<size_t>(tile) * static_cast<size_t>(side.blocks) * kBlockBytes +
-                       s * slab_bytes(kFormat);
+  uint8_t* const out =
+      params.packed + expert * params.expert_bytes + side.offset +
+      static_cast<size_t>(work.tile) * static_cast<size_t>(side.blocks) * kBlockBytes +
+      s * slab_bytes(kFormat);
 
-  const int end = min(first_block + kUnitBlocks, side.blocks);
-  for (int b = first_block + warp / kTileSlabs; b < end; b += kBlockLanes)
+  const int end = min(work.first_block + kUnitBlocks, side.blocks);
+  for (int b = work.first_block + warp / kTileSlabs; b < end; b += kBlockLanes)
     pack_slab(upper, lower, b * kBlockCols, side.cols, lane, out + size_t{kBlockBytes} * b, params);
 }
 
@@ -289,7 +314,8 @@ __global__ void __launch_bounds__(kFactorThreads)
     factor = __uint_as_float(e_max == 0 ? 0x00400000u : static_cast<uint32_t>(e_max) << 23);
   } else {
     factor = half.matrix.global_scale[expert * half.matrix.global_scale_stride];
-    if (thread == 0 && !(factor > 0 && isfinite(factor))) count_bad(params, which);
+    if (thread == 0 && !(factor > 0 && isfinite(factor)))
+      add_bad(params, which, 0, BadScales::kGlobal, 0);
   }
   if (thread == 0) factors[which] = factor;
 }

@@ -24,6 +24,18 @@ void check_aligned(const char* what, const void* address, int64_t stride, int64_
 
 }  // namespace
 
+std::string BadScales::where() const {
+  constexpr const char* kMatrices[] = {"gate", "up", "down", "?"};
+  return fmt::format("expert {}: {}", ~first >> 46, kMatrices[~first >> 44 & 3]);
+}
+
+std::string BadScales::what() const {
+  const uint64_t row = ~first >> 24 & 0xFFFFF, group = ~first >> 8 & 0xFFFF;
+  return group == kGlobal
+             ? "the global scale is not finite and positive"
+             : fmt::format("scale [{}, {}] is byte 0x{:02X}", row, group, ~first & 0xFF);
+}
+
 cudaError_t pack_experts_device(const MoeShape& shape, const StridedExperts& experts, void* packed,
                                 BadScales* bad, cudaStream_t stream, int first_expert) {
   const int64_t alignment = shape.weights == WeightFormat::kMxfp4 ? 16 : 8;

@@ -6,9 +6,8 @@
 //   out of place   `pack_experts_device`: tensors anywhere, also [E, rows, bytes] ones with any
 //                  strides; packed bytes go elsewhere. Memory: the layer twice, until its tensors
 //                  are freed.
-//   in place       `pack_experts_in_place`: the packed buffer, E * expert_bytes, is allocated
-//   first,
-//                  and checkpoint tensors are read right into it, each expert's into its own part
+//   in place       `pack_experts_in_place`: the packed buffer, E * expert_bytes, comes first, and
+//                  checkpoint tensors are read right into it, each expert's into its own part
 //                  at the offsets of `staged_expert` (pack.h). They are strided views of one
 //                  allocation; in PyTorch
 //                    buffer.as_strided((E, 2 * F, L // 2), (expert_bytes, L // 2, 1), offset)
@@ -21,8 +20,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "halfbyte/moe.h"
+#include "moe/cuda/layout.h"
 #include "moe/device_packer.h"
 
 namespace halfbyte::hopper {
@@ -31,14 +32,19 @@ namespace halfbyte::hopper {
 // global scales that are not finite and positive. If count is not 0, `packed` is of no use. Lies in
 // device memory, zeros at first.
 struct BadScales {
+  uint64_t first;  // if count > 0: ~place of the first
   uint32_t count;
-  uint32_t first;  // if count > 0: ~(3 * expert + matrix) of the first; gate, up, down are 0, 1, 2
 
-  int expert() const { return static_cast<int>(~first / 3); }
-  const char* matrix() const {
-    const uint32_t index = ~first % 3;
-    return index == 0 ? "gate" : index == 1 ? "up" : "down";
+  // Gate, up, down are the matrices 0, 1, 2; `byte` is the scale. Group kGlobal: the global scale.
+  static constexpr uint32_t kGlobal = 0xFFFF;
+  HB_HOST_DEVICE static constexpr uint64_t place(uint32_t expert, uint32_t matrix, uint32_t row,
+                                                 uint32_t group, uint32_t byte) {
+    return uint64_t{expert} << 46 | uint64_t{matrix} << 44 | uint64_t{row} << 24 | group << 8 |
+           byte;
   }
+  // "expert 3: up" and "scale [5, 2] is byte 0x81".
+  std::string where() const;
+  std::string what() const;
 };
 
 // Codes begin, in every row, at a multiple of 8 bytes (MXFP4: 16).

@@ -75,7 +75,7 @@ struct Stacked {
 
 hb_moe_options options_for(const char* format, const char* activation) {
   hb_moe_options options;
-  hb_moe_options_init(&options);
+  hb_moe_options_init(&options, sizeof options);
   options.num_experts = kExperts;
   options.top_k = kTopK;
   options.hidden_size = kHidden;
@@ -237,6 +237,9 @@ TEST_F(CApi, RefusesWithANumberAndOneLine) {
   refused_plan(HB_ERROR_INPUT, "multiple of 16");
   options.situ_beta = 0;
   refused_plan(HB_ERROR_INPUT, "activation beta");
+  options.reserved = 1;
+  refused_plan(HB_ERROR_INPUT, "reserved: 1");
+  options.reserved = 0;
   options.num_global_experts = kExperts - 1;
   refused_plan(HB_ERROR_INPUT, "num_global_experts");
   options.struct_bytes += 8;
@@ -279,6 +282,19 @@ TEST_F(CApi, RefusesWithANumberAndOneLine) {
   ok(hb_moe_run(layer.layer, &good));
 }
 
+// A caller that was compiled with fewer fields: nothing is written behind its struct.
+TEST(CApiOptions, InitWritesNoMoreThanTheCallerHas) {
+  hb_moe_options options;
+  std::memset(static_cast<void*>(&options), 0x5A, sizeof options);
+  constexpr size_t kShorter = offsetof(hb_moe_options, swiglu_alpha);
+  hb_moe_options_init(&options, kShorter);
+  EXPECT_EQ(options.struct_bytes, kShorter);
+  EXPECT_EQ(options.situ_beta, 4.0f);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&options);
+  EXPECT_EQ(std::count(bytes + kShorter, bytes + sizeof options, 0x5A),
+            static_cast<int64_t>(sizeof options - kShorter));
+}
+
 // A caller that was compiled with fewer fields: those that it lacks have their defaults.
 TEST_F(CApi, ShorterStructsKeepDefaults) {
   hb_moe_options options = options_for("nvfp4", "swiglu_clamped");
@@ -311,7 +327,7 @@ TEST_F(CApi, NoTokensAndNullHandles) {
   hb_device_close(nullptr);
   hb_moe_plan_destroy(nullptr);
   hb_moe_layer_destroy(nullptr);
-  hb_moe_options_init(nullptr);
+  hb_moe_options_init(nullptr, sizeof(hb_moe_options));
   EXPECT_EQ(hb_moe_run(nullptr, &call), HB_ERROR_INPUT);
   EXPECT_EQ(hb_abi_version(), static_cast<uint32_t>(HB_ABI_VERSION));
 }
