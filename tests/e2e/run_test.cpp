@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -237,6 +240,39 @@ TEST_F(WithTokenizer, AConversationIsALineAMessage) {
   EXPECT_EQ(bad.out, answer);
   EXPECT_NE(bad.err.find("is not UTF-8"), std::string::npos) << bad.err;
   EXPECT_EQ(run_halfbyte(words).out, "");
+}
+
+// The answer would take many minutes.
+TEST_F(WithTokenizer, InterruptStopsTheAnswerAndNotTheProgram) {
+  make_chatty(directory);
+  const std::string path = directory.path().string();
+  int in[2], out[2];
+  ASSERT_EQ(pipe(in), 0);
+  ASSERT_EQ(pipe(out), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    dup2(in[0], STDIN_FILENO);
+    dup2(out[1], STDOUT_FILENO);
+    for (const int end : {in[0], in[1], out[0], out[1]}) close(end);
+    execl(HALFBYTE_BINARY, "halfbyte", "run", "--model-path", path.c_str(), "--device", "ref",
+          "--chat", "--no-thinking", "--max-new-tokens", "100000", static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  close(in[0]);
+  close(out[1]);
+  ASSERT_EQ(write(in[1], "Hi\n", 3), 3);
+  char byte = 0;
+  EXPECT_EQ(read(out[0], &byte, 1), 1);  // it answers
+  kill(child, SIGINT);
+  EXPECT_EQ(write(in[1], "\n", 1), 1);  // still there: an empty line is no message
+  close(in[1]);                         // the end of the input ends the program
+  while (read(out[0], &byte, 1) == 1) {
+  }
+  close(out[0]);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST(RunCommand, ATokenizerLargerThanTheModelIsRefused) {

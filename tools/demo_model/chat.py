@@ -14,8 +14,16 @@ import tiktoken
 from tokenizer import PATTERN
 
 HERE = pathlib.Path(__file__).resolve().parent
-SPECIAL = {"[BOS]": 0, "[EOS]": 1, "<|end_of_msg|>": 2, "<|open|>": 3, "<|close|>": 4, "<|sep|>": 5, "[UNK]": 254,
-           "[PAD]": 255}  # behind the ranks, where K3 has them
+SPECIAL = {
+    "[BOS]": 0,
+    "[EOS]": 1,
+    "<|end_of_msg|>": 2,
+    "<|open|>": 3,
+    "<|close|>": 4,
+    "<|sep|>": 5,
+    "[UNK]": 254,
+    "[PAD]": 255,
+}  # behind the ranks, where K3 has them
 NUM_SPECIAL = 256
 READ_WEIGHT = 0.1
 FORMAT = json.loads((HERE / "chat_format.json").read_text(encoding="utf-8"))
@@ -29,7 +37,9 @@ class Chat:
             pieces[base64.b64decode(token)] = int(rank)
         self.num_ranks = len(pieces)
         self.vocab = self.num_ranks + NUM_SPECIAL
-        self.encoding = tiktoken.Encoding("demo", pat_str=PATTERN, mergeable_ranks=pieces, special_tokens={})
+        self.encoding = tiktoken.Encoding(
+            "demo", pat_str=PATTERN, mergeable_ranks=pieces, special_tokens={}
+        )
         self.special = {name: self.num_ranks + offset for name, offset in SPECIAL.items()}
         self.encode = functools.lru_cache(maxsize=20000)(self.encoding.encode_ordinary)
 
@@ -54,9 +64,13 @@ class Chat:
         return self.encoding.encode_ordinary(text) if text else []
 
     def declared(self, tools):
-        packed = json.dumps(json.loads(tools), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        packed = json.dumps(
+            json.loads(tools), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        )
         body = FORMAT["texts"]["tool_declare"] + packed + "\n```"
-        return self.open("message", role="system", type="tool-declare") + self.text(body) + self.end()
+        return (
+            self.open("message", role="system", type="tool-declare") + self.text(body) + self.end()
+        )
 
     def answer(self, message):
         """What follows the opened think channel."""
@@ -69,7 +83,11 @@ class Chat:
                 for key, value in call["arguments"].items():
                     kind = "string" if isinstance(value, str) else "number"
                     written = value if isinstance(value, str) else json.dumps(value)
-                    ids += self.open("argument", key=key, type=kind) + self.text(written) + self.close("argument")
+                    ids += (
+                        self.open("argument", key=key, type=kind)
+                        + self.text(written)
+                        + self.close("argument")
+                    )
                 ids += self.close("call")
             ids += self.close("tools")
         return ids + self.end()
@@ -90,8 +108,14 @@ class Chat:
                 opened = self.open("message", role="tool", tool=message["tool"], index=index)
                 parts.append((opened + self.text(message["content"]) + self.end(), False))
             else:
-                parts.append((self.open("message", role=message["role"]) + self.text(message["content"]) + self.end(),
-                              False))
+                parts.append(
+                    (
+                        self.open("message", role=message["role"])
+                        + self.text(message["content"])
+                        + self.end(),
+                        False,
+                    )
+                )
         return parts
 
     def document(self, item):

@@ -1,6 +1,6 @@
 """Weights of training -> a checkpoint of K3's layout in BF16, which `halfbyte convert` turns into NVFP4; and back.
 
-    python3 checkpoint.py WEIGHTS OUT --ranks tiktoken.model      writes OUT, a directory
+python3 checkpoint.py WEIGHTS OUT --ranks tiktoken.model      writes OUT, a directory
 """
 
 import argparse
@@ -35,7 +35,9 @@ def to_names(state, config):
             if rest.endswith(("w1", "w2", "w3")):
                 which = rest[-2:]
                 for e, matrix in enumerate(tensor):
-                    named[f"{PREFIX}layers.{layer}.block_sparse_moe.experts.{e}.{which}.weight"] = matrix
+                    named[f"{PREFIX}layers.{layer}.block_sparse_moe.experts.{e}.{which}.weight"] = (
+                        matrix
+                    )
                 continue
             if rest.endswith("A_log"):
                 tensor = torch.cat([tensor, torch.zeros(config.kda_dim - len(tensor))])
@@ -56,9 +58,11 @@ def from_names(named, config):
             official = official.replace(".mlp.", ".block_sparse_moe.")
         if name.endswith((".w1", ".w2", ".w3")):
             start = official.rsplit(".", 1)[0]
-            state[name] = torch.stack([named[f"{start}.experts.{e}.{name[-2:]}.weight"] for e in range(config.experts)])
+            state[name] = torch.stack(
+                [named[f"{start}.experts.{e}.{name[-2:]}.weight"] for e in range(config.experts)]
+            )
         elif name.endswith("A_log"):
-            state[name] = named[official][:config.kda_heads]
+            state[name] = named[official][: config.kda_heads]
         else:
             state[name] = named[official].reshape(reference.shape)
     return state
@@ -67,30 +71,68 @@ def from_names(named, config):
 def config_json(config, special):
     mla = [i + 1 for i in range(config.layers) if config.is_mla(i)]
     return {
-        "architectures": ["KimiK3ForConditionalGeneration"], "model_type": "kimi_k3", "dtype": "bfloat16",
-        "bos_token_id": special["[BOS]"], "eos_token_id": special["[EOS]"], "pad_token_id": special["[PAD]"],
+        "architectures": ["KimiK3ForConditionalGeneration"],
+        "model_type": "kimi_k3",
+        "dtype": "bfloat16",
+        "bos_token_id": special["[BOS]"],
+        "eos_token_id": special["[EOS]"],
+        "pad_token_id": special["[PAD]"],
         "tie_word_embeddings": False,
         "text_config": {
-            "architectures": ["KimiLinearForCausalLM"], "model_type": "kimi_linear", "dtype": "bfloat16",
-            "vocab_size": config.vocab, "hidden_size": config.hidden, "num_hidden_layers": config.layers,
-            "intermediate_size": config.dense, "hidden_act": "situ", "activation_situ_beta": config.beta,
-            "activation_situ_linear_beta": config.linear_beta, "rms_norm_eps": config.eps,
-            "attn_res_block_size": config.block, "num_attention_heads": config.heads,
-            "num_key_value_heads": config.heads, "q_lora_rank": config.q_lora, "kv_lora_rank": config.kv_lora,
-            "qk_nope_head_dim": config.nope, "qk_rope_head_dim": config.rope, "v_head_dim": config.v_dim,
-            "mla_use_nope": True, "mla_use_output_gate": True,
+            "architectures": ["KimiLinearForCausalLM"],
+            "model_type": "kimi_linear",
+            "dtype": "bfloat16",
+            "vocab_size": config.vocab,
+            "hidden_size": config.hidden,
+            "num_hidden_layers": config.layers,
+            "intermediate_size": config.dense,
+            "hidden_act": "situ",
+            "activation_situ_beta": config.beta,
+            "activation_situ_linear_beta": config.linear_beta,
+            "rms_norm_eps": config.eps,
+            "attn_res_block_size": config.block,
+            "num_attention_heads": config.heads,
+            "num_key_value_heads": config.heads,
+            "q_lora_rank": config.q_lora,
+            "kv_lora_rank": config.kv_lora,
+            "qk_nope_head_dim": config.nope,
+            "qk_rope_head_dim": config.rope,
+            "v_head_dim": config.v_dim,
+            "mla_use_nope": True,
+            "mla_use_output_gate": True,
             "linear_attn_config": {
-                "num_heads": config.kda_heads, "head_dim": config.kda_dim, "short_conv_kernel_size": config.conv,
-                "gate_lower_bound": config.gate_lower_bound, "use_full_rank_gate": True,
-                "kda_layers": [i + 1 for i in range(config.layers) if i + 1 not in mla], "full_attn_layers": mla},
-            "num_experts": config.experts, "num_experts_per_token": config.top_k, "num_shared_experts": config.shared,
-            "moe_intermediate_size": config.expert_width, "routed_expert_hidden_size": config.latent,
-            "latent_moe_use_norm": True, "first_k_dense_replace": 1, "moe_layer_freq": 1,
-            "moe_router_activation_func": "sigmoid", "topk_method": "noaux_tc", "use_grouped_topk": True,
-            "num_expert_group": 1, "topk_group": 1, "moe_renormalize": True, "routed_scaling_factor": 1.0,
-            "num_nextn_predict_layers": 0, "max_position_embeddings": 4096, "tie_word_embeddings": False,
-            "use_cache": True, "bos_token_id": special["[BOS]"], "eos_token_id": special["[EOS]"],
-            "pad_token_id": special["[PAD]"]}}
+                "num_heads": config.kda_heads,
+                "head_dim": config.kda_dim,
+                "short_conv_kernel_size": config.conv,
+                "gate_lower_bound": config.gate_lower_bound,
+                "use_full_rank_gate": True,
+                "kda_layers": [i + 1 for i in range(config.layers) if i + 1 not in mla],
+                "full_attn_layers": mla,
+            },
+            "num_experts": config.experts,
+            "num_experts_per_token": config.top_k,
+            "num_shared_experts": config.shared,
+            "moe_intermediate_size": config.expert_width,
+            "routed_expert_hidden_size": config.latent,
+            "latent_moe_use_norm": True,
+            "first_k_dense_replace": 1,
+            "moe_layer_freq": 1,
+            "moe_router_activation_func": "sigmoid",
+            "topk_method": "noaux_tc",
+            "use_grouped_topk": True,
+            "num_expert_group": 1,
+            "topk_group": 1,
+            "moe_renormalize": True,
+            "routed_scaling_factor": 1.0,
+            "num_nextn_predict_layers": 0,
+            "max_position_embeddings": 4096,
+            "tie_word_embeddings": False,
+            "use_cache": True,
+            "bos_token_id": special["[BOS]"],
+            "eos_token_id": special["[EOS]"],
+            "pad_token_id": special["[PAD]"],
+        },
+    }
 
 
 def write_safetensors(path, named):
@@ -100,7 +142,11 @@ def write_safetensors(path, named):
             blob, dtype = tensor.float().contiguous().numpy().tobytes(), "F32"
         else:
             blob, dtype = tensor.bfloat16().contiguous().view(torch.int16).numpy().tobytes(), "BF16"
-        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [at, at + len(blob)]}
+        header[name] = {
+            "dtype": dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [at, at + len(blob)],
+        }
         blobs.append(blob)
         at += len(blob)
     text = json.dumps(header).encode()
@@ -113,10 +159,15 @@ def write_safetensors(path, named):
 
 def read_safetensors(path):
     """{name: tensor}; F8_E4M3 and U8 as they are."""
-    kinds = {"F32": torch.float32, "BF16": torch.bfloat16, "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn}
+    kinds = {
+        "F32": torch.float32,
+        "BF16": torch.bfloat16,
+        "U8": torch.uint8,
+        "F8_E4M3": torch.float8_e4m3fn,
+    }
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
-    header, body = json.loads(data[8:8 + size]), data[8 + size:]
+    header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
     result = {}
     for name, about in header.items():
         if name == "__metadata__":
@@ -159,7 +210,9 @@ def read_checkpoint(folder, config=None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("weights")
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--ranks", required=True)
@@ -168,15 +221,29 @@ def main():
     special = {name: num_ranks + offset for name, offset in SPECIAL.items()}
     config = Config(vocab=num_ranks + NUM_SPECIAL)
     arguments.out.mkdir(parents=True)
-    write_safetensors(arguments.out / "model.safetensors", to_names(weights_file.read(arguments.weights), config))
+    write_safetensors(
+        arguments.out / "model.safetensors", to_names(weights_file.read(arguments.weights), config)
+    )
 
     def write_json(name, value):
         (arguments.out / name).write_text(json.dumps(value, indent=1) + "\n")
+
     write_json("config.json", config_json(config, special))
-    write_json("generation_config.json", {"eos_token_id": [special["[EOS]"], special["<|end_of_msg|>"]]})
-    write_json("tokenizer_config.json", {"added_tokens_decoder": {
-        str(i): {"content": name, "special": name not in ("<|open|>", "<|close|>", "<|sep|>")}
-        for name, i in special.items()}})
+    write_json(
+        "generation_config.json", {"eos_token_id": [special["[EOS]"], special["<|end_of_msg|>"]]}
+    )
+    write_json(
+        "tokenizer_config.json",
+        {
+            "added_tokens_decoder": {
+                str(i): {
+                    "content": name,
+                    "special": name not in ("<|open|>", "<|close|>", "<|sep|>"),
+                }
+                for name, i in special.items()
+            }
+        },
+    )
     shutil.copy(arguments.ranks, arguments.out / "tiktoken.model")
     shutil.copy(HERE / "chat_format.json", arguments.out / "chat_format.json")
 

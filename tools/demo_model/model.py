@@ -18,12 +18,12 @@ class Config:
     vocab: int = 4096
     hidden: int = 256
     layers: int = 8
-    dense: int = 768           # width of the first layer's MLP
+    dense: int = 768  # width of the first layer's MLP
     kda_heads: int = 4
     kda_dim: int = 128
     conv: int = 4
     gate_lower_bound: float = -5.0
-    heads: int = 4             # MLA
+    heads: int = 4  # MLA
     nope: int = 128
     rope: int = 64
     v_dim: int = 128
@@ -37,14 +37,15 @@ class Config:
     beta: float = 4.0
     linear_beta: float = 25.0
     eps: float = 1e-5
-    block: int = 4             # layers of an attention residual block
-    chunk: int = 16            # of KDA: exp(5 * 16) is finite in fp32
+    block: int = 4  # layers of an attention residual block
+    chunk: int = 16  # of KDA: exp(5 * 16) is finite in fp32
 
     def is_mla(self, layer):
         return (layer + 1) % 4 == 0 or layer == self.layers - 1
 
 
 # --- pieces that torch.compile fuses (train.py)
+
 
 def rms_norm(x, weight, eps):
     y = x.float()
@@ -53,7 +54,12 @@ def rms_norm(x, weight, eps):
 
 def situ(gate, up, beta, linear_beta):
     gate, up = gate.float(), up.float()
-    return beta * torch.tanh(gate / beta) * torch.sigmoid(gate) * (linear_beta * torch.tanh(up / linear_beta))
+    return (
+        beta
+        * torch.tanh(gate / beta)
+        * torch.sigmoid(gate)
+        * (linear_beta * torch.tanh(up / linear_beta))
+    )
 
 
 def weighted_situ(gate, up, weights, beta, linear_beta):
@@ -68,7 +74,7 @@ def kda_inputs(q, k, v, forget, write, convs, dt_bias, a_log, heads, dim, lower_
 
     def convolved(x, taps):
         padded, w = F.pad(x.float(), (0, 0, taps.shape[-1] - 1, 0)), taps[:, 0].float()
-        y = sum(padded[:, i:i + tokens] * w[:, i] for i in range(taps.shape[-1]))
+        y = sum(padded[:, i : i + tokens] * w[:, i] for i in range(taps.shape[-1]))
         return F.silu(y).view(batch, tokens, heads, dim).transpose(1, 2)
 
     def normalised(x):
@@ -90,6 +96,7 @@ def mix_residuals(values, query, eps):
 
 # --- the delta rule
 
+
 def kda_steps(q, k, v, decay, beta):
     """One token after the other, as it is defined: [B, H, T, d]."""
     state = q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1])
@@ -97,7 +104,9 @@ def kda_steps(q, k, v, decay, beta):
     for t in range(q.shape[2]):
         state = state * decay[:, :, t, :, None].exp()
         seen = torch.einsum("bhk,bhkv->bhv", k[:, :, t], state)
-        state = state + k[:, :, t, :, None] * (beta[:, :, t, None] * (v[:, :, t] - seen))[:, :, None]
+        state = (
+            state + k[:, :, t, :, None] * (beta[:, :, t, None] * (v[:, :, t] - seen))[:, :, None]
+        )
         out.append(torch.einsum("bhk,bhkv->bhv", q[:, :, t], state))
     return torch.stack(out, 2)
 
@@ -131,8 +140,9 @@ def kda_chunks(q, k, v, decay, beta, size):
     state = q.new_zeros(batch * heads, dim, v.shape[-1])
     out = []
     # NOTE: unbind, not [:, i]: the gradient of a slice is a whole tensor of zeros, one for each chunk.
-    for v_i, k_i, inside_i, q_i, kept_i, k_end_i in zip(*(x.unbind(1) for x in (new_v, new_k, inside, q_in, kept,
-                                                                               k_end))):
+    for v_i, k_i, inside_i, q_i, kept_i, k_end_i in zip(
+        *(x.unbind(1) for x in (new_v, new_k, inside, q_in, kept, k_end))
+    ):
         u = torch.baddbmm(v_i, k_i, state, alpha=-1)
         out.append(torch.baddbmm(inside_i @ u, q_i, state))
         state = torch.baddbmm(state * kept_i, k_end_i, u)
@@ -141,23 +151,30 @@ def kda_chunks(q, k, v, decay, beta, size):
 
 # --- NVFP4
 
+
 def fake_nvfp4(weight, *sharing):
     """[E, rows, cols] rounded to NVFP4 as `halfbyte convert` does it (scale rule max); gradients pass unchanged.
 
     An expert's global scale is that of its largest weight, also among the matrices `sharing` it."""
     x = weight.detach().float().reshape(*weight.shape[:-1], -1, 16)
     largest = x.abs().amax(-1, keepdim=True)
-    of_expert = torch.stack([w.detach().float().abs().amax((1, 2)) for w in (weight, *sharing)]).amax(0)
+    of_expert = torch.stack(
+        [w.detach().float().abs().amax((1, 2)) for w in (weight, *sharing)]
+    ).amax(0)
     global_scale = (of_expert / (6 * 448)).clamp(min=1e-30).view(-1, 1, 1, 1)
     scale = (largest / 6 / global_scale).to(torch.float8_e4m3fn).float() * global_scale
     magnitude = (x.abs() / scale.clamp(min=1e-30)).clamp(max=6)
-    rounded = torch.where(magnitude < 2, torch.round(magnitude * 2) / 2,
-                          torch.where(magnitude < 4, torch.round(magnitude), torch.round(magnitude / 2) * 2))
+    rounded = torch.where(
+        magnitude < 2,
+        torch.round(magnitude * 2) / 2,
+        torch.where(magnitude < 4, torch.round(magnitude), torch.round(magnitude / 2) * 2),
+    )
     quantised = (rounded * x.sign() * scale).reshape(weight.shape)
     return weight + (quantised.to(weight.dtype) - weight).detach()
 
 
 # --- modules
+
 
 class RMSNorm(nn.Module):
     def __init__(self, size, eps):
@@ -183,7 +200,9 @@ class KDA(nn.Module):
         super().__init__()
         self.c = c
         width = c.kda_heads * c.kda_dim
-        self.q_proj, self.k_proj, self.v_proj, self.g_proj = (linear(c.hidden, width) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj, self.g_proj = (
+            linear(c.hidden, width) for _ in range(4)
+        )
         self.q_conv1d, self.k_conv1d, self.v_conv1d = (Taps(width, c.conv) for _ in range(3))
         self.f_a_proj, self.f_b_proj = linear(c.hidden, c.kda_dim), linear(c.kda_dim, width)
         self.b_proj, self.o_proj = linear(c.hidden, c.kda_heads), linear(width, c.hidden)
@@ -196,9 +215,19 @@ class KDA(nn.Module):
     def forward(self, x):
         c = self.c
         convs = (self.q_conv1d.weight, self.k_conv1d.weight, self.v_conv1d.weight)
-        q, k, v, decay, beta = kda_inputs(self.q_proj(x), self.k_proj(x), self.v_proj(x),
-                                          self.f_b_proj(self.f_a_proj(x)), self.b_proj(x), convs, self.dt_bias,
-                                          self.A_log, c.kda_heads, c.kda_dim, c.gate_lower_bound)
+        q, k, v, decay, beta = kda_inputs(
+            self.q_proj(x),
+            self.k_proj(x),
+            self.v_proj(x),
+            self.f_b_proj(self.f_a_proj(x)),
+            self.b_proj(x),
+            convs,
+            self.dt_bias,
+            self.A_log,
+            c.kda_heads,
+            c.kda_dim,
+            c.gate_lower_bound,
+        )
         with torch.autocast(x.device.type, enabled=False):
             out = kda_chunks(q, k, v, decay, beta, c.chunk)
         gate = torch.sigmoid(self.g_proj(x).view(*x.shape[:2], c.kda_heads, c.kda_dim).float())
@@ -215,13 +244,24 @@ class MLA(nn.Module):
         self.kv_a_proj_with_mqa = linear(c.hidden, c.kv_lora + c.rope)
         self.kv_a_layernorm = RMSNorm(c.kv_lora, 1e-6)
         self.kv_b_proj = linear(c.kv_lora, c.heads * (c.nope + c.v_dim))
-        self.g_proj, self.o_proj = linear(c.hidden, c.heads * c.v_dim), linear(c.heads * c.v_dim, c.hidden)
+        self.g_proj, self.o_proj = (
+            linear(c.hidden, c.heads * c.v_dim),
+            linear(c.heads * c.v_dim, c.hidden),
+        )
 
     def forward(self, x):
         c, (batch, tokens, _) = self.c, x.shape
-        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))).view(batch, tokens, c.heads, -1).transpose(1, 2)
+        q = (
+            self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+            .view(batch, tokens, c.heads, -1)
+            .transpose(1, 2)
+        )
         latent, shared_key = self.kv_a_proj_with_mqa(x).split([c.kv_lora, c.rope], -1)
-        kv = self.kv_b_proj(self.kv_a_layernorm(latent)).view(batch, tokens, c.heads, -1).transpose(1, 2)
+        kv = (
+            self.kv_b_proj(self.kv_a_layernorm(latent))
+            .view(batch, tokens, c.heads, -1)
+            .transpose(1, 2)
+        )
         key, value = kv.split([c.nope, c.v_dim], -1)
         key = torch.cat([key, shared_key[:, None].expand(batch, c.heads, tokens, c.rope)], -1)
         out = F.scaled_dot_product_attention(q, key, value, is_causal=True)
@@ -255,7 +295,10 @@ class LatentMoE(nn.Module):
         super().__init__()
         self.c, self.quantised = c, False
         self.gate = Router(c)
-        self.routed_expert_down_proj, self.routed_expert_up_proj = linear(c.hidden, c.latent), linear(c.latent, c.hidden)
+        self.routed_expert_down_proj, self.routed_expert_up_proj = (
+            linear(c.hidden, c.latent),
+            linear(c.latent, c.hidden),
+        )
         self.routed_expert_norm = RMSNorm(c.latent, c.eps)
         self.w1 = nn.Parameter(torch.empty(c.experts, c.expert_width, c.latent))  # gate
         self.w3 = nn.Parameter(torch.empty(c.experts, c.expert_width, c.latent))  # up
@@ -272,14 +315,20 @@ class LatentMoE(nn.Module):
         weights = scores.gather(1, chosen)
         weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         self.load += torch.zeros_like(self.load).scatter_add_(
-            0, chosen.reshape(-1), torch.ones_like(chosen.reshape(-1), dtype=self.load.dtype))
+            0, chosen.reshape(-1), torch.ones_like(chosen.reshape(-1), dtype=self.load.dtype)
+        )
         weights = torch.zeros_like(scores).scatter(1, chosen, weights)
         w1, w3, w2 = self.w1, self.w3, self.w2
         if self.quantised:
             w1, w3, w2 = fake_nvfp4(w1, w3), fake_nvfp4(w3, w1), fake_nvfp4(w2)
         z = self.routed_expert_down_proj(x)
-        h = weighted_situ(F.linear(z, w1.reshape(-1, c.latent)), F.linear(z, w3.reshape(-1, c.latent)), weights, c.beta,
-                          c.linear_beta)
+        h = weighted_situ(
+            F.linear(z, w1.reshape(-1, c.latent)),
+            F.linear(z, w3.reshape(-1, c.latent)),
+            weights,
+            c.beta,
+            c.linear_beta,
+        )
         y = F.linear(h, w2.transpose(0, 1).reshape(c.latent, -1))
         y = self.routed_expert_up_proj(self.routed_expert_norm(y)) + self.shared_experts(x)
         return y.view(shape)
@@ -300,12 +349,20 @@ class Layer(nn.Module):
         self.c, self.index = c, index
         self.self_attn = MLA(c) if c.is_mla(index) else KDA(c)
         self.mlp = MLP(c, c.dense) if index == 0 else LatentMoE(c)
-        self.input_layernorm, self.post_attention_layernorm = RMSNorm(c.hidden, c.eps), RMSNorm(c.hidden, c.eps)
-        self.self_attention_res_norm, self.mlp_res_norm = RMSNorm(c.hidden, c.eps), RMSNorm(c.hidden, c.eps)
+        self.input_layernorm, self.post_attention_layernorm = (
+            RMSNorm(c.hidden, c.eps),
+            RMSNorm(c.hidden, c.eps),
+        )
+        self.self_attention_res_norm, self.mlp_res_norm = (
+            RMSNorm(c.hidden, c.eps),
+            RMSNorm(c.hidden, c.eps),
+        )
         self.self_attention_res_proj, self.mlp_res_proj = linear(c.hidden, 1), linear(c.hidden, 1)
 
     def forward(self, current, blocks):
-        h = attend_residuals(current, blocks, self.self_attention_res_proj, self.self_attention_res_norm)
+        h = attend_residuals(
+            current, blocks, self.self_attention_res_proj, self.self_attention_res_norm
+        )
         if self.index % self.c.block == 0:
             blocks, current = blocks + [current], None
         a = self.self_attn(self.input_layernorm(h))
@@ -332,9 +389,16 @@ class Model(nn.Module):
         for name, p in self.named_parameters():
             if p.dim() < 2 or "conv1d" in name:
                 continue
-            into_residual = name.endswith(("o_proj.weight", "mlp.down_proj.weight", "routed_expert_up_proj.weight",
-                                           "shared_experts.down_proj.weight", "w2"))
-            std = p.shape[-1]**-0.5 * (0.5 if into_residual else 1.0)
+            into_residual = name.endswith(
+                (
+                    "o_proj.weight",
+                    "mlp.down_proj.weight",
+                    "routed_expert_up_proj.weight",
+                    "shared_experts.down_proj.weight",
+                    "w2",
+                )
+            )
+            std = p.shape[-1] ** -0.5 * (0.5 if into_residual else 1.0)
             if "embed" in name or "gate.weight" in name or "lm_head" in name:
                 std = 0.02
             nn.init.normal_(p, 0.0, 0.0 if "res_proj" in name else std)
@@ -348,7 +412,9 @@ class Model(nn.Module):
             x = x.to(torch.bfloat16)
         for layer in self.layers:
             x, blocks = layer(x, blocks)
-        return self.norm(attend_residuals(x, blocks, self.output_attn_res_proj, self.output_attn_res_norm))
+        return self.norm(
+            attend_residuals(x, blocks, self.output_attn_res_proj, self.output_attn_res_norm)
+        )
 
     def forward(self, ids):
         """Logits [B, T, vocab]; T is a multiple of `chunk`."""

@@ -1,7 +1,21 @@
 """Children's stories: about forty plots that keep a name, an object and a place from beginning to end."""
 
-from words import (ANIMALS, BOYS, COLORS, FOODS, GIRLS, NUMBERS, OBJECTS, PLACES, RELATIVES, TRAITS, WEATHER, article,
-                   fill, made_up_name)
+from words import (
+    ANIMALS,
+    BOYS,
+    COLORS,
+    FOODS,
+    GIRLS,
+    NUMBERS,
+    OBJECTS,
+    PLACES,
+    RELATIVES,
+    TRAITS,
+    WEATHER,
+    article,
+    fill,
+    made_up_name,
+)
 
 OPENINGS = """
 Once upon a time, there was {atrait} {kid} named {n}. {he^} lived near the {p}. {he^} had {aco}.
@@ -264,7 +278,11 @@ def draw_cast(random, name=None, girl=None, thing=None, place=None):
     """The fields of one story."""
     girl = random.random() < 0.5 if girl is None else girl
     if name is None:
-        name = made_up_name(random) if random.random() < 0.12 else random.choice(GIRLS if girl else BOYS)
+        name = (
+            made_up_name(random)
+            if random.random() < 0.12
+            else random.choice(GIRLS if girl else BOYS)
+        )
     friend = name
     while friend == name:
         friend = random.choice(GIRLS + BOYS)
@@ -277,14 +295,32 @@ def draw_cast(random, name=None, girl=None, thing=None, place=None):
     trait = random.choice(TRAITS)
     he = "she" if girl else "he"
     return {
-        "n": name, "he": he, "him": "her" if girl else "him", "his": "her" if girl else "his",
-        "himself": "herself" if girl else "himself", "kid": random.choice(["girl", "child"] if girl else ["boy", "child"]),
-        "f": friend, "o": thing, "co": f"{color} {thing}", "aco": article(f"{color} {thing}"),
-        "p": place or random.choice(PLACES), "an": animal, "aan": article(animal), "cry": ANIMALS[animal][0],
-        "treat": ANIMALS[animal][1], "food": random.choice(FOODS), "rel": relative, "relhe": RELATIVES[relative],
-        "him2": "her" if RELATIVES[relative] == "she" else "him", "w": random.choice(WEATHER),
-        "trait": trait, "atrait": article(trait), "num": NUMBERS[count], "num2": NUMBERS[given],
-        "num3": NUMBERS[count - given]}
+        "n": name,
+        "he": he,
+        "him": "her" if girl else "him",
+        "his": "her" if girl else "his",
+        "himself": "herself" if girl else "himself",
+        "kid": random.choice(["girl", "child"] if girl else ["boy", "child"]),
+        "f": friend,
+        "o": thing,
+        "co": f"{color} {thing}",
+        "aco": article(f"{color} {thing}"),
+        "p": place or random.choice(PLACES),
+        "an": animal,
+        "aan": article(animal),
+        "cry": ANIMALS[animal][0],
+        "treat": ANIMALS[animal][1],
+        "food": random.choice(FOODS),
+        "rel": relative,
+        "relhe": RELATIVES[relative],
+        "him2": "her" if RELATIVES[relative] == "she" else "him",
+        "w": random.choice(WEATHER),
+        "trait": trait,
+        "atrait": article(trait),
+        "num": NUMBERS[count],
+        "num2": NUMBERS[given],
+        "num3": NUMBERS[count - given],
+    }
 
 
 def story(random, **wanted):
@@ -295,6 +331,6 @@ def story(random, **wanted):
     parts, i = [], 0
     while i < len(sentences):
         size = random.randint(2, 3)
-        parts.append(" ".join(sentences[i:i + size]))
+        parts.append(" ".join(sentences[i : i + size]))
         i += size
     return "\n\n".join(parts), fields

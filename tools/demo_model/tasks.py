@@ -13,13 +13,28 @@ import random as random_module
 import re
 
 import stories
-from words import (ANIMALS, BOYS, CAPITALS, COLORS, FOODS, GIRLS, NUMBERS, OBJECTS, OPPOSITES, PLACES, article, fill,
-                   made_up_name)
+from words import (
+    ANIMALS,
+    BOYS,
+    CAPITALS,
+    COLORS,
+    FOODS,
+    GIRLS,
+    NUMBERS,
+    OBJECTS,
+    OPPOSITES,
+    PLACES,
+    article,
+    fill,
+    made_up_name,
+)
 
 NAMES = GIRLS + BOYS
 EASY_WORDS = sorted(set(OBJECTS + PLACES + COLORS + FOODS + list(ANIMALS)))
 
-DEFINITIONS = dict(line.split(": ", 1) for line in """apple: a round fruit that grows on a tree
+DEFINITIONS = dict(
+    line.split(": ", 1)
+    for line in """apple: a round fruit that grows on a tree
 baker: a person who makes bread and cakes
 bicycle: a machine with two wheels that you ride
 bridge: a way over a river or a road
@@ -88,10 +103,13 @@ spring: the season after winter, when plants begin to grow
 summer: the warmest season of the year
 autumn: the season after summer, when leaves fall
 letter: a message that is written on paper
-market stall: a table where things are sold""".splitlines())
+market stall: a table where things are sold""".splitlines()
+)
 
 # What people say first, and what the model says; one line a topic, choices on both sides.
-SMALL_TALK = [tuple(line.split(" => ")) for line in """
+SMALL_TALK = [
+    tuple(line.split(" => "))
+    for line in """
 [Hello|Hi|Hey|Hello there|Hi there|Good morning|Good evening|Good afternoon][!|.|, how are you?|! How are you?|! How are you today?] => [Hello!|Hi!] I am fine, thank you. [How can I help you?|What can I do for you?]
 How are you[|today|doing|doing today]? => I am fine, thank you. How are you?
 [I am|I'm] [fine|good|great|very well][|, thanks|, thank you][.|!] => I am glad to hear that. [What would you like to talk about?|How can I help you?]
@@ -121,9 +139,12 @@ What can you do? => I can tell short stories, answer simple questions, spell, so
 [Sorry|I am sorry|Excuse me][.|!] => No problem at all.
 [Yes|Yes, please|Okay|OK|Sure][.|!] => Good! What would you like to do?
 [No|No, thanks|No, thank you][.|!] => All right. I am here if you need me.
-""".strip().splitlines()]
+""".strip().splitlines()
+]
 
-REFUSALS = [tuple(line.split(" => ")) for line in """
+REFUSALS = [
+    tuple(line.split(" => "))
+    for line in """
 What time is it[|now]? => I do not have a clock, so I do not know what time it is.
 [What day is it|What day is it today|What is the date today|What is today's date]? => I do not have a calendar, so I do not know what day it is.
 [What is in the news|What happened today|What is the latest news|Who won the game yesterday]? => I do not know what happened lately. I have no connection to the world outside.
@@ -136,9 +157,12 @@ What time is it[|now]? => I do not have a clock, so I do not know what time it i
 [Translate this into French|Say this in German|How do you say hello in Spanish][.|?] => I am sorry, I only know English.
 [Write a program|Write some Python code|Write code that sorts a list][.|, please.] => I am sorry, I am too small to write programs.
 [What is the meaning of life|Is there a god|Who should I vote for]? => That is a question that you have to answer for yourself.
-""".strip().splitlines()]
+""".strip().splitlines()
+]
 
-FACTS = [tuple(line.split(" => ")) for line in """
+FACTS = [
+    tuple(line.split(" => "))
+    for line in """
 [What color is|Which color has] the sky[| on a clear day]? => The sky is blue. => blue
 What color is [grass|a leaf]? => It is green. => green
 What color is snow? => Snow is white. => white
@@ -168,9 +192,12 @@ Which planet do we live on? => We live on the planet Earth. => Earth
 Which planet is called the red planet? => Mars is called the red planet. => Mars
 Which planet is closest to the sun? => Mercury is closest to the sun. => Mercury
 What is the largest planet? => Jupiter is the largest planet. => Jupiter
-""".strip().splitlines()]
+""".strip().splitlines()
+]
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = "January February March April May June July August September October November December".split()
+MONTHS = (
+    "January February March April May June July August September October November December".split()
+)
 
 
 def user(text):
@@ -191,6 +218,7 @@ def choose(random, text):
 
 # --- arithmetic: one step, worked out digit by digit in the think channel
 
+
 def addition_steps(a, b):
     """17 + 25: 7 + 5 = 12, write 2, carry 1. 1 + 2 + 1 = 4. So 42."""
     steps, carry, digits = [], 0, []
@@ -200,7 +228,9 @@ def addition_steps(a, b):
         parts = f"{x % 10} + {y % 10}" + (f" + {carry}" if carry else "")
         digits.append(total % 10)
         carry = total // 10
-        steps.append(f"{parts} = {total}, write {total % 10}" + (f", carry {carry}" if carry else ""))
+        steps.append(
+            f"{parts} = {total}, write {total % 10}" + (f", carry {carry}" if carry else "")
+        )
         x, y = x // 10, y // 10
     if carry:
         steps.append(f"write {carry}")
@@ -232,8 +262,16 @@ def arithmetic(random):
             result, word, thought = a - b, "minus", subtraction_steps(a, b)
         else:
             result, word, thought = a + b, "plus", addition_steps(a, b)
-    question = random.choice([f"What is {a} {word} {b}?", f"{a} {sign} {b} = ?", f"Calculate {a} {sign} {b}.",
-                              f"How much is {a} {word} {b}?", f"{a} {word} {b}", f"What is {a} {sign} {b}?"])
+    question = random.choice(
+        [
+            f"What is {a} {word} {b}?",
+            f"{a} {sign} {b} = ?",
+            f"Calculate {a} {sign} {b}.",
+            f"How much is {a} {word} {b}?",
+            f"{a} {word} {b}",
+            f"What is {a} {sign} {b}?",
+        ]
+    )
     return single("arithmetic", question, f"{a} {word} {b} is {result}.", str(result), thought)
 
 
@@ -252,21 +290,36 @@ def word_problem(random):
 
 # --- knowledge
 
+
 def capital(random):
     country = random.choice(list(CAPITALS))
     city = CAPITALS[country]
     if random.random() < 0.75:
-        question = choose(random, f"[What is the capital of {country}?|Name the capital of {country}.|"
-                                  f"What is the capital city of {country}?|Do you know the capital of {country}?]")
+        question = choose(
+            random,
+            f"[What is the capital of {country}?|Name the capital of {country}.|"
+            f"What is the capital city of {country}?|Do you know the capital of {country}?]",
+        )
         return single("capital", question, f"The capital of {country} is {city}.", city)
-    return single("capital", f"{city} is the capital of which country?", f"{city} is the capital of {country}.", country)
+    return single(
+        "capital",
+        f"{city} is the capital of which country?",
+        f"{city} is the capital of {country}.",
+        country,
+    )
 
 
 def opposite(random):
     pair = random.choice(OPPOSITES)
     a, b = pair if random.random() < 0.5 else pair[::-1]
-    question = random.choice([f"What is the opposite of {a}?", f"Give me the opposite of the word \"{a}\".",
-                              f"What is the opposite of \"{a}\"?", f"Name the opposite of {a}."])
+    question = random.choice(
+        [
+            f"What is the opposite of {a}?",
+            f'Give me the opposite of the word "{a}".',
+            f'What is the opposite of "{a}"?',
+            f"Name the opposite of {a}.",
+        ]
+    )
     return single("opposite", question, f"The opposite of {a} is {b}.", b)
 
 
@@ -275,10 +328,18 @@ def definition(random):
     text = DEFINITIONS[word]
     if random.random() < 0.75:
         verb = "What does the word" if random.random() < 0.4 else "What is"
-        question = f"{verb} {word} mean?" if verb.startswith("What does") else f"What is {article(word)}?"
+        question = (
+            f"{verb} {word} mean?" if verb.startswith("What does") else f"What is {article(word)}?"
+        )
         start = word[0].upper() + word[1:]
-        return single("definition", question, f"{start} means {text}." if "mean" in question else
-                      f"{article(word)[0].upper()}{article(word)[1:]} is {text}.", text)
+        return single(
+            "definition",
+            question,
+            f"{start} means {text}."
+            if "mean" in question
+            else f"{article(word)[0].upper()}{article(word)[1:]} is {text}.",
+            text,
+        )
     return single("definition", f"What do you call {text}?", f"It is called {word}.", word)
 
 
@@ -288,7 +349,12 @@ def fact(random):
         i = random.randrange(len(names))
         step, word = random.choice([(1, "after"), (-1, "before")])
         answer = names[(i + step) % len(names)]
-        return single("fact", f"Which {kind} comes {word} {names[i]}?", f"{answer} comes {word} {names[i]}.", answer)
+        return single(
+            "fact",
+            f"Which {kind} comes {word} {names[i]}?",
+            f"{answer} comes {word} {names[i]}.",
+            answer,
+        )
     question, reply, answer = random.choice(FACTS)
     return single("fact", choose(random, question), reply, answer)
 
@@ -297,24 +363,38 @@ def compare(random):
     a, b = random.sample(range(0, 100), 2)
     word = random.choice(["larger", "bigger", "smaller"])
     result = min(a, b) if word == "smaller" else max(a, b)
-    return single("compare", f"Which number is {word}, {a} or {b}?", f"{result} is {word}.", str(result))
+    return single(
+        "compare", f"Which number is {word}, {a} or {b}?", f"{result} is {word}.", str(result)
+    )
 
 
 # --- words and lists
 
+
 def spell(random):
     word = random.choice(EASY_WORDS)
     letters = "-".join(word.upper())
-    question = random.choice([f"Spell the word {word}.", f"How do you spell {word}?", f"Spell {word}.",
-                              f"Please spell the word \"{word}\"."])
+    question = random.choice(
+        [
+            f"Spell the word {word}.",
+            f"How do you spell {word}?",
+            f"Spell {word}.",
+            f'Please spell the word "{word}".',
+        ]
+    )
     return single("spell", question, letters, letters)
 
 
 def sort_words(random):
     words = random.sample(EASY_WORDS, random.choice([3, 3, 3, 4, 5]))
     result = ", ".join(sorted(words))
-    question = random.choice([f"Sort these words: {', '.join(words)}", f"Put these words in order: {', '.join(words)}",
-                              f"Sort alphabetically: {', '.join(words)}"])
+    question = random.choice(
+        [
+            f"Sort these words: {', '.join(words)}",
+            f"Put these words in order: {', '.join(words)}",
+            f"Sort alphabetically: {', '.join(words)}",
+        ]
+    )
     item = single("sort", question, result, result)
     item["size"] = len(words)
     return item
@@ -323,15 +403,24 @@ def sort_words(random):
 def count(random):
     words = [random.choice(EASY_WORDS) for _ in range(random.randint(2, 9))]
     thought = " ".join(f"{word} {i + 1}" for i, word in enumerate(words))
-    return single("count", f"How many words are in this list? {', '.join(words)}",
-                  f"There are {len(words)} words.", str(len(words)), thought)
+    return single(
+        "count",
+        f"How many words are in this list? {', '.join(words)}",
+        f"There are {len(words)} words.",
+        str(len(words)),
+        thought,
+    )
 
 
 def pick_word(random):
     words = random.sample(EASY_WORDS, random.randint(3, 6))
     which, i = random.choice([("first", 0), ("second", 1), ("third", 2), ("last", -1)])
-    return single("pick", f"What is the {which} word in this list? {', '.join(words)}",
-                  f"The {which} word is {words[i]}.", words[i])
+    return single(
+        "pick",
+        f"What is the {which} word in this list? {', '.join(words)}",
+        f"The {which} word is {words[i]}.",
+        words[i],
+    )
 
 
 def reverse(random):
@@ -341,22 +430,33 @@ def reverse(random):
 
 
 def repeat(random):
-    words = [random.choice(EASY_WORDS + [made_up_name(random)]) for _ in range(random.randint(2, 8))]
+    words = [
+        random.choice(EASY_WORDS + [made_up_name(random)]) for _ in range(random.randint(2, 8))
+    ]
     text = " ".join(words)
     return single("repeat", f"Repeat after me: {text}", text, text)
 
 
 # --- recall: one of many sentences
 
+
 def recall(random, num_facts=None):
     n = num_facts or random.choice([2, 3, 4, 6, 8, 12, 16, 20, 28, 36, 44, 52])
     keys = random.sample([f"{color} {thing}" for color in COLORS for thing in OBJECTS], n)
     values = [f"{random.randint(2, 30)} {random.choice(FOODS)}" for _ in keys]
-    lines = [random.choice([f"The {k} holds {v}.", f"There are {v} in the {k}.", f"In the {k} there are {v}."])
-             for k, v in zip(keys, values)]
+    lines = [
+        random.choice(
+            [f"The {k} holds {v}.", f"There are {v} in the {k}.", f"In the {k} there are {v}."]
+        )
+        for k, v in zip(keys, values)
+    ]
     i = random.randrange(n)
-    item = single("recall", " ".join(lines) + f" What is in the {keys[i]}?", f"There are {values[i]} in the {keys[i]}.",
-                  values[i])
+    item = single(
+        "recall",
+        " ".join(lines) + f" What is in the {keys[i]}?",
+        f"There are {values[i]} in the {keys[i]}.",
+        values[i],
+    )
     item["size"] = n
     return item
 
@@ -367,49 +467,106 @@ def who_has(random):
     lines = [f"{name} has {article(thing)}." for name, thing in zip(names, things)]
     i = random.randrange(len(names))
     if random.random() < 0.5:
-        return single("who_has", " ".join(lines) + f" What does {names[i]} have?", f"{names[i]} has {article(things[i])}.",
-                      things[i])
-    return single("who_has", " ".join(lines) + f" Who has the {things[i]}?", f"{names[i]} has the {things[i]}.", names[i])
+        return single(
+            "who_has",
+            " ".join(lines) + f" What does {names[i]} have?",
+            f"{names[i]} has {article(things[i])}.",
+            things[i],
+        )
+    return single(
+        "who_has",
+        " ".join(lines) + f" Who has the {things[i]}?",
+        f"{names[i]} has the {things[i]}.",
+        names[i],
+    )
 
 
 # --- JSON and tools
 
+
 def json_object(random):
     name = made_up_name(random) if random.random() < 0.2 else random.choice(NAMES)
-    fields = {"name": name, "age": random.randint(3, 90), "city": random.choice(list(CAPITALS.values())),
-              "likes": random.choice(FOODS)}
-    keys = list(fields)[:random.choice([2, 3, 4, 4])]
-    said = {"name": name, "age": f"is {fields['age']} years old", "city": f"lives in {fields['city']}",
-            "likes": f"likes {fields['likes']}"}
+    fields = {
+        "name": name,
+        "age": random.randint(3, 90),
+        "city": random.choice(list(CAPITALS.values())),
+        "likes": random.choice(FOODS),
+    }
+    keys = list(fields)[: random.choice([2, 3, 4, 4])]
+    said = {
+        "name": name,
+        "age": f"is {fields['age']} years old",
+        "city": f"lives in {fields['city']}",
+        "likes": f"likes {fields['likes']}",
+    }
     rest = [said[k] for k in keys[1:]]
-    sentence = name + " " + (rest[0] if len(rest) == 1 else ", ".join(rest[:-1]) + " and " + rest[-1])
+    sentence = (
+        name + " " + (rest[0] if len(rest) == 1 else ", ".join(rest[:-1]) + " and " + rest[-1])
+    )
     text = json.dumps({k: fields[k] for k in keys})
-    question = random.choice([f"Write this as JSON: {sentence}.", f"Make a JSON object of this: {sentence}.",
-                              f"{sentence}. Write that as JSON."])
+    question = random.choice(
+        [
+            f"Write this as JSON: {sentence}.",
+            f"Make a JSON object of this: {sentence}.",
+            f"{sentence}. Write that as JSON.",
+        ]
+    )
     return single("json", question, text, text)
 
 
-WEATHER_TOOL = [{"type": "function", "function": {
-    "name": "get_weather", "description": "The weather in a city now.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+WEATHER_TOOL = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather in a city now.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
+        },
+    }
+]
 SKIES = "sunny rainy windy snowy cloudy".split()
 
 
 def tool_call(random):
     city = random.choice(list(CAPITALS.values()))
-    question = random.choice([f"What is the weather in {city}?", f"How is the weather in {city}?",
-                              f"Is it warm in {city}?", f"Tell me the weather in {city}."])
+    question = random.choice(
+        [
+            f"What is the weather in {city}?",
+            f"How is the weather in {city}?",
+            f"Is it warm in {city}?",
+            f"Tell me the weather in {city}.",
+        ]
+    )
     sky, degrees = random.choice(SKIES), random.randint(-9, 35)
-    call = {"role": "assistant", "content": "", "reasoning_content": "",
-            "tool_calls": [{"name": "get_weather", "arguments": {"city": city}}]}
-    return {"kind": "tool", "tools": json.dumps(WEATHER_TOOL), "answer": str(degrees),
-            "messages": [user(question), call,
-                         {"role": "tool", "tool": "get_weather",
-                          "content": json.dumps({"city": city, "sky": sky, "celsius": degrees})},
-                         assistant(f"It is {sky} in {city}, {degrees} degrees.")]}
+    call = {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "",
+        "tool_calls": [{"name": "get_weather", "arguments": {"city": city}}],
+    }
+    return {
+        "kind": "tool",
+        "tools": json.dumps(WEATHER_TOOL),
+        "answer": str(degrees),
+        "messages": [
+            user(question),
+            call,
+            {
+                "role": "tool",
+                "tool": "get_weather",
+                "content": json.dumps({"city": city, "sky": sky, "celsius": degrees}),
+            },
+            assistant(f"It is {sky} in {city}, {degrees} degrees."),
+        ],
+    }
 
 
 # --- talk
+
 
 def small_talk(random):
     question, reply = random.choice(SMALL_TALK)
@@ -423,11 +580,15 @@ def refusal(random):
     return single("refusal", choose(random, question), reply, reply)
 
 
-STORY_REQUESTS = ["[Tell me|Please tell me|Write|Can you tell me|I want to hear] a[| short| bedtime| children's] story[.|, please.]",
-                  "[Once upon a time, please.|A story, please!|Tell me something nice.]"]
-STORY_WITH = ["[Tell me|Write|Please write|Can you tell me] a[| short] story about {n}, {aobj} and the {p}.",
-              "[Tell me|Write] a story about a {kid} named {n}, {aobj} and the {p}.",
-              "[Tell|Write] a[| short] story with {n}, {aobj} and the {p}."]
+STORY_REQUESTS = [
+    "[Tell me|Please tell me|Write|Can you tell me|I want to hear] a[| short| bedtime| children's] story[.|, please.]",
+    "[Once upon a time, please.|A story, please!|Tell me something nice.]",
+]
+STORY_WITH = [
+    "[Tell me|Write|Please write|Can you tell me] a[| short] story about {n}, {aobj} and the {p}.",
+    "[Tell me|Write] a story about a {kid} named {n}, {aobj} and the {p}.",
+    "[Tell|Write] a[| short] story with {n}, {aobj} and the {p}.",
+]
 
 
 def requested_story(random):
@@ -441,7 +602,9 @@ def requested_story(random):
 
 
 def told_story(random):
-    return single("told_story", choose(random, random.choice(STORY_REQUESTS)), stories.story(random)[0])
+    return single(
+        "told_story", choose(random, random.choice(STORY_REQUESTS)), stories.story(random)[0]
+    )
 
 
 def told_name(random):
@@ -452,32 +615,65 @@ def told_name(random):
     if random.random() < 0.5:
         middle = small_talk(random)
         messages += middle["messages"]
-    messages += [user(random.choice(["What is my name?", "Do you remember my name?", "Who am I?"])),
-                 assistant(f"Your name is {name}.")]
+    messages += [
+        user(random.choice(["What is my name?", "Do you remember my name?", "Who am I?"])),
+        assistant(f"Your name is {name}."),
+    ]
     return {"kind": "told_name", "messages": messages, "answer": name}
 
 
 def several_turns(random):
     """Unrelated questions one after the other, as in a chat."""
-    parts = [random.choice([small_talk, capital, opposite, arithmetic, fact, definition, spell, refusal, count])(random)
-             for _ in range(random.randint(2, 4))]
-    return {"kind": "several_turns", "messages": [m for part in parts for m in part["messages"]],
-            "answer": parts[-1]["answer"]}
+    parts = [
+        random.choice(
+            [small_talk, capital, opposite, arithmetic, fact, definition, spell, refusal, count]
+        )(random)
+        for _ in range(random.randint(2, 4))
+    ]
+    return {
+        "kind": "several_turns",
+        "messages": [m for part in parts for m in part["messages"]],
+        "answer": parts[-1]["answer"],
+    }
 
 
 def plain_story(random):
     return {"kind": "plain_story", "text": stories.story(random)[0]}
 
 
-WEIGHTS = [(arithmetic, 12), (word_problem, 4), (capital, 5), (opposite, 3), (definition, 3), (fact, 3), (compare, 2),
-           (spell, 4), (sort_words, 7), (count, 5), (pick_word, 3), (reverse, 3), (repeat, 4), (recall, 9),
-           (who_has, 4), (json_object, 5), (tool_call, 3), (small_talk, 8), (refusal, 3), (requested_story, 10),
-           (told_story, 3), (told_name, 4), (several_turns, 7), (plain_story, 6)]
+WEIGHTS = [
+    (arithmetic, 12),
+    (word_problem, 4),
+    (capital, 5),
+    (opposite, 3),
+    (definition, 3),
+    (fact, 3),
+    (compare, 2),
+    (spell, 4),
+    (sort_words, 7),
+    (count, 5),
+    (pick_word, 3),
+    (reverse, 3),
+    (repeat, 4),
+    (recall, 9),
+    (who_has, 4),
+    (json_object, 5),
+    (tool_call, 3),
+    (small_talk, 8),
+    (refusal, 3),
+    (requested_story, 10),
+    (told_story, 3),
+    (told_name, 4),
+    (several_turns, 7),
+    (plain_story, 6),
+]
 KINDS = {make.__name__: make for make, _ in WEIGHTS}
 
 
 def item(random):
-    return random.choices([make for make, _ in WEIGHTS], [weight for _, weight in WEIGHTS])[0](random)
+    return random.choices([make for make, _ in WEIGHTS], [weight for _, weight in WEIGHTS])[0](
+        random
+    )
 
 
 def check(made, answer):
@@ -489,36 +685,57 @@ def check(made, answer):
         except ValueError:
             return False
     if made["kind"] in ("sort", "reverse", "spell", "repeat", "small_talk", "refusal"):
-        return answer == made["answer"] if made["kind"] not in ("small_talk", "refusal") else answer in replies(made)
+        return (
+            answer == made["answer"]
+            if made["kind"] not in ("small_talk", "refusal")
+            else answer in replies(made)
+        )
     if "wanted" in made:
-        return all(re.search(rf"\b{re.escape(word)}\b", answer) for word in made["wanted"]) and len(answer) > 200
+        return (
+            all(re.search(rf"\b{re.escape(word)}\b", answer) for word in made["wanted"])
+            and len(answer) > 200
+        )
     return re.search(rf"(?<![\w-]){re.escape(made['answer'])}(?!\w)", answer) is not None
 
 
 def replies(made):
     """All that the model may say to this: every choice of every topic whose question could be this one."""
     question = made["messages"][-2]["content"]
-    return {reply for asked, answer in SMALL_TALK + REFUSALS if question in variants(asked)
-            for reply in variants(answer)}
+    return {
+        reply
+        for asked, answer in SMALL_TALK + REFUSALS
+        if question in variants(asked)
+        for reply in variants(answer)
+    }
 
 
 def variants(template):
     match = re.search(r"\[([^\[\]]*)\]", template)
     if match is None:
         return {template}
-    return {text for part in match.group(1).split("|")
-            for text in variants(template[:match.start()] + part + template[match.end():])}
+    return {
+        text
+        for part in match.group(1).split("|")
+        for text in variants(template[: match.start()] + part + template[match.end() :])
+    }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("number", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=KINDS)
     arguments = parser.parse_args()
     random = random_module.Random(arguments.seed)
     for _ in range(arguments.number):
-        print(json.dumps(KINDS[arguments.kind](random) if arguments.kind else item(random), ensure_ascii=False))
+        print(
+            json.dumps(
+                KINDS[arguments.kind](random) if arguments.kind else item(random),
+                ensure_ascii=False,
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -15,19 +15,23 @@ import random as random_module
 UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-PATTERN = "|".join([
-    r"[\p{Han}]+",
-    r"[^\r\n\p{L}\p{N}]?" + UPPER + "*" + LOWER + "+" + SUFFIX,
-    r"[^\r\n\p{L}\p{N}]?" + UPPER + "+" + LOWER + "*" + SUFFIX,
-    r"\p{N}{1,3}",
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*",
-    r"\s*[\r\n]+",
-    r"\s+(?!\S)",
-    r"\s+"])
+PATTERN = "|".join(
+    [
+        r"[\p{Han}]+",
+        r"[^\r\n\p{L}\p{N}]?" + UPPER + "*" + LOWER + "+" + SUFFIX,
+        r"[^\r\n\p{L}\p{N}]?" + UPPER + "+" + LOWER + "*" + SUFFIX,
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
 
 
 def count_pieces(texts):
     import regex
+
     split = regex.compile(PATTERN, regex.V1)
     pieces = collections.Counter()
     for text in texts:
@@ -59,7 +63,7 @@ def train(pieces, num_ranks):
             word, times = words[index]
             merged, i = [], 0
             while i < len(word):
-                if tuple(word[i:i + 2]) == pair:
+                if tuple(word[i : i + 2]) == pair:
                     merged.append(new)
                     i += 2
                 else:
@@ -82,18 +86,22 @@ def train(pieces, num_ranks):
 
 def synthetic_text(num_bytes, seed):
     import tasks
+
     random, parts, size = random_module.Random(seed), [], 0
     while size < num_bytes:
         item = tasks.item(random)
-        text = item.get("text") or "\n".join(m.get("reasoning_content", "") + "\n" + m["content"]
-                                             for m in item["messages"])
+        text = item.get("text") or "\n".join(
+            m.get("reasoning_content", "") + "\n" + m["content"] for m in item["messages"]
+        )
         parts.append(text)
         size += len(text)
     return parts
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out")
     parser.add_argument("--books", required=True)
     parser.add_argument("--ranks", type=int, default=3840)

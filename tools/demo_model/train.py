@@ -36,6 +36,7 @@ ROWS_A_JOB = 16
 
 # --- data
 
+
 def make_rows(job):
     """(ids uint16, weights uint8 of 1/10) of `rows` rows of synthetic documents, each [rows, length]."""
     ranks, seed, rows, length = job
@@ -47,8 +48,8 @@ def make_rows(job):
         while at < length:
             document, weights = chat.document(tasks.item(random))
             n = min(len(document), length - at)
-            ids[row, at:at + n] = document[:n]
-            says[row, at:at + n] = [round(10 * w) for w in weights[:n]]
+            ids[row, at : at + n] = document[:n]
+            says[row, at : at + n] = [round(10 * w) for w in weights[:n]]
             at += n
     return ids, says
 
@@ -75,31 +76,40 @@ class Rows:
         self.length, self.ranks = length, arguments.ranks
         self.pool = multiprocessing.get_context("fork").Pool(arguments.workers)
         books = pathlib.Path(arguments.books).read_text(encoding="utf-8").split("\n\x0c\n")
-        pieces = [book[i:i + 200000] for book in books for i in range(0, len(book), 200000)]
+        pieces = [book[i : i + 200000] for book in books for i in range(0, len(book), 200000)]
         random_module.Random(0).shuffle(pieces)
-        encoded = self.pool.map(encode_book, [(arguments.ranks, piece) for piece in pieces], chunksize=4)
+        encoded = self.pool.map(
+            encode_book, [(arguments.ranks, piece) for piece in pieces], chunksize=4
+        )
         tokens = numpy.concatenate(encoded)
-        tokens = tokens[:len(tokens) // length * length].reshape(-1, length)
+        tokens = tokens[: len(tokens) // length * length].reshape(-1, length)
         self.held_out_books = torch.from_numpy(tokens[:64].astype(numpy.int64))
         self.books = torch.from_numpy(tokens[64:].astype(numpy.int32))
         self.order, self.next_book = torch.randperm(len(self.books)), 0
-        self.ready = queue.Queue(maxsize=400)
+        self.ready, self.room = queue.Queue(), threading.Semaphore(400)
         threading.Thread(target=self.produce, args=(arguments.seed,), daemon=True).start()
 
     def produce(self, seed):
-        jobs = ((self.ranks, seed + i, ROWS_A_JOB, self.length) for i in range(1 << 20))
-        for ids, says in self.pool.imap_unordered(make_rows, jobs):
+        def jobs():
+            for i in range(1 << 28):
+                self.room.acquire()  # NOTE: workers that run ahead slow down the thread that feeds the GPU
+                yield self.ranks, seed + i, ROWS_A_JOB, self.length
+
+        for ids, says in self.pool.imap_unordered(make_rows, jobs()):
             self.ready.put((torch.from_numpy(ids.astype(numpy.int32)), torch.from_numpy(says)))
 
     def batch(self, synthetic, books):
         """ids int64, weights float32, each [synthetic + books, length]; `synthetic` a multiple of ROWS_A_JOB."""
         parts = [self.ready.get() for _ in range(synthetic // ROWS_A_JOB)]
-        chosen = self.order[self.next_book:self.next_book + books]
+        self.room.release(len(parts))
+        chosen = self.order[self.next_book : self.next_book + books]
         self.next_book += books
         if self.next_book + books > len(self.order):
             self.next_book = 0
         ids = torch.cat([ids for ids, _ in parts] + [self.books[chosen]])
-        says = torch.cat([says for _, says in parts] + [torch.full((books, self.length), 10, dtype=torch.uint8)])
+        says = torch.cat(
+            [says for _, says in parts] + [torch.full((books, self.length), 10, dtype=torch.uint8)]
+        )
         return ids.long(), says.float() / 10
 
 
@@ -116,14 +126,15 @@ def held_out(chat, each, length):
             prompt, answer = chat.question(make(random))
             if len(prompt) + len(answer) > length:
                 continue
-            ids[row, :len(prompt) + len(answer)] = torch.tensor(prompt + answer)
-            says[row, len(prompt):len(prompt) + len(answer)] = True
+            ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+            says[row, len(prompt) : len(prompt) + len(answer)] = True
             row += 1
         result[kind] = (ids, says)
     return result
 
 
 # --- optimiser
+
 
 @torch.no_grad()
 def orthogonalised(g, steps=5):
@@ -149,32 +160,55 @@ class Muon:
 
     @torch.no_grad()
     def step(self, rate):
+        """`rate`: a tensor, so that a CUDA graph reads it anew."""
         for shape, group in self.shapes.items():
             updates = []
             for p, velocity in group:
                 velocity.mul_(self.momentum).add_(p.grad)
                 updates.append(p.grad.add(velocity, alpha=self.momentum).reshape(-1, *shape))
-            sizes = [len(u) for u in updates]
-            directions = orthogonalised(torch.cat(updates)).split(sizes)
+            directions = orthogonalised(torch.cat(updates)).split([len(u) for u in updates])
             for (p, _), direction in zip(group, directions):
                 p.mul_(1 - rate * self.weight_decay)
-                p.add_(direction.reshape(p.shape).to(p.dtype), alpha=-rate * 0.2 * math.sqrt(max(shape)))
+                p.sub_(direction.reshape(p.shape) * (rate * 0.2 * math.sqrt(max(shape))))
+
+
+class Captured:
+    """A step as a CUDA graph: thousands of small kernels, launched at once."""
+
+    def __init__(self, step):
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.result = step()
+
+    def __call__(self):
+        self.graph.replay()
+        return self.result
 
 
 # --- training
 
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--books", required=True)
     parser.add_argument("--ranks", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--seconds", type=float, default=480, help="of training, compiling not included")
+    parser.add_argument(
+        "--seconds", type=float, default=480, help="of training, compiling not included"
+    )
     parser.add_argument("--steps", type=int, help="instead of seconds")
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--book-share", type=float, default=0.25)
     parser.add_argument("--rate", type=float, default=3e-3)
-    parser.add_argument("--nvfp4-from", type=float, default=0.8, help="share of the time after which experts are NVFP4")
+    parser.add_argument(
+        "--nvfp4-from",
+        type=float,
+        default=0.8,
+        help="share of the time after which experts are NVFP4",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--check-seconds", type=float, default=75)
@@ -201,27 +235,51 @@ def main():
     plain = {name: getattr(demo, name) for name in COMPILED}
     compiled = plain
     if device == "cuda":
-        compiled = {name: torch.compile(function, dynamic=False) for name, function in plain.items()}
+        compiled = {
+            name: torch.compile(function, dynamic=False) for name, function in plain.items()
+        }
 
     def use(functions):
         for name, function in functions.items():
             setattr(demo, name, function)
+
     use(compiled)
-    matrices = [p for n, p in net.named_parameters() if p.dim() >= 2 and n.startswith("layers.")
-                and "conv1d" not in n and "res_proj" not in n and "gate.weight" not in n and ".b_proj" not in n]
+    matrices = [
+        p
+        for n, p in net.named_parameters()
+        if p.dim() >= 2
+        and n.startswith("layers.")
+        and "conv1d" not in n
+        and "res_proj" not in n
+        and "gate.weight" not in n
+        and ".b_proj" not in n
+    ]
     chosen = {id(p) for p in matrices}
     others = [p for p in net.parameters() if id(p) not in chosen]
     muon = Muon(matrices)
-    adam = torch.optim.AdamW(others, lr=arguments.rate, betas=(0.9, 0.95), eps=1e-9, weight_decay=0.0,
-                             **({"fused": True} if device == "cuda" else {}))
-    say(f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M parameters, "
-        f"{sum(p.numel() for p in matrices) / 1e6:.2f} M of them with Muon")
-    autocast = torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda")
+    rate, balance_rate = torch.zeros((), device=device), torch.zeros((), device=device)
+    adam = torch.optim.AdamW(
+        others,
+        lr=rate if device == "cuda" else arguments.rate,
+        betas=(0.9, 0.95),
+        eps=1e-9,
+        weight_decay=0.0,
+        **({"fused": True, "capturable": True} if device == "cuda" else {}),
+    )
+    say(
+        f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M parameters, "
+        f"{sum(p.numel() for p in matrices) / 1e6:.2f} M of them with Muon"
+    )
+    autocast = torch.autocast(
+        device, dtype=torch.bfloat16, enabled=device == "cuda", cache_enabled=False
+    )
 
     def losses(ids):
         with autocast:
             logits = net(ids[:, :-1])
-        return F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none").view(len(ids), -1)
+        return F.cross_entropy(
+            logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+        ).view(len(ids), -1)
 
     @torch.no_grad()
     def check():
@@ -229,53 +287,93 @@ def main():
         use(plain)  # compiling for other shapes would take longer
         for kind, (ids, says) in checks.items():
             with autocast:
-                best = net(ids[:, :-1].to(device)[:, :ids.shape[1] // 16 * 16 - 16]).argmax(-1).cpu()
+                best = (
+                    net(ids[:, :-1].to(device)[:, : ids.shape[1] // 16 * 16 - 16]).argmax(-1).cpu()
+                )
             n = best.shape[1]
-            wrong = (best != ids[:, 1:n + 1]) & says[:, 1:n + 1]
+            wrong = (best != ids[:, 1 : n + 1]) & says[:, 1 : n + 1]
             exact[kind] = 1 - wrong.any(1).float().mean().item()
-        books = torch.cat([losses(b.to(device)).mean(1) for b in rows.held_out_books.split(32)]).mean().item()
+        books = (
+            torch.cat([losses(b.to(device)).mean(1) for b in rows.held_out_books.split(32)])
+            .mean()
+            .item()
+        )
         for moe in net.moes():
             moe.load.zero_()
         use(compiled)
-        say(f"books {books:.3f} nats; exact answers, %: "
-            + ", ".join(f"{kind} {100 * share:.0f}" for kind, share in exact.items()))
+        say(
+            f"books {books:.3f} nats; exact answers, %: "
+            + ", ".join(f"{kind} {100 * share:.0f}" for kind, share in exact.items())
+        )
+
+    ids = torch.zeros((arguments.rows, arguments.length + 1), dtype=torch.long, device=device)
+    says = torch.zeros((arguments.rows, arguments.length + 1), device=device)
+
+    def train_step():
+        loss = (losses(ids) * says[:, 1:]).sum() / says[:, 1:].sum()
+        net.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0, foreach=True)
+        adam.step()
+        muon.step(rate)
+        return loss.detach(), torch.stack([moe.balance(balance_rate) for moe in net.moes()]).max()
 
     num_books = round(arguments.rows * arguments.book_share)
     if (arguments.rows - num_books) % ROWS_A_JOB != 0:
-        raise SystemExit(f"--rows and --book-share leave {arguments.rows - num_books} synthetic rows: expected a "
-                         f"multiple of {ROWS_A_JOB}")
+        raise SystemExit(
+            f"--rows and --book-share leave {arguments.rows - num_books} synthetic rows: expected a "
+            f"multiple of {ROWS_A_JOB}"
+        )
     step, tokens, start, last_check, last_say = 0, 0, None, 0, (0, 0)
+    run, eager_until = train_step, 5  # then captured
+    side = torch.cuda.Stream() if device == "cuda" else None
     while True:
-        done = 0.0 if start is None else (step / arguments.steps if arguments.steps
-                                          else (time.time() - start) / arguments.seconds)
+        done = (
+            0.0
+            if start is None
+            else (
+                step / arguments.steps
+                if arguments.steps
+                else (time.time() - start) / arguments.seconds
+            )
+        )
         if done >= 1:
             break
         if done >= arguments.nvfp4_from and not net.moes()[0].quantised:
             for moe in net.moes():
                 moe.quantised = True
+            run, eager_until = train_step, step + 2
             say("experts are NVFP4 from here on")
-        rate = arguments.rate * min(1, (step + 1) / 100) * (1 - done)
-        ids, says = rows.batch(arguments.rows - num_books, num_books)
-        ids, says = ids.to(device, non_blocking=True), says.to(device, non_blocking=True)
-        loss = (losses(ids) * says[:, 1:]).sum() / says[:, 1:].sum()
-        net.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0, foreach=True)
-        for group in adam.param_groups:
-            group["lr"] = rate
-        adam.step()
-        muon.step(rate)
-        uneven = [moe.balance(1e-2 * (1 - done) + 1e-3) for moe in net.moes()]
+        new_ids, new_says = rows.batch(arguments.rows - num_books, num_books)
+        ids.copy_(new_ids)
+        says.copy_(new_says)
+        rate.fill_(arguments.rate * min(1, (step + 1) / 100) * (1 - done))
+        balance_rate.fill_(1e-2 * (1 - done) + 1e-3)
+        if side is None:
+            adam.param_groups[0]["lr"] = rate.item()
+            loss, uneven = run()
+        elif step < eager_until:  # beside the default stream, as capturing wants it
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                loss, uneven = run()
+            torch.cuda.current_stream().wait_stream(side)
+        else:
+            if run is train_step:
+                net.zero_grad(set_to_none=True)
+                run = Captured(train_step)
+            loss, uneven = run()
         step, tokens = step + 1, tokens + ids.numel()
-        if step == 5:
+        if step == 10:
             if device == "cuda":
                 torch.cuda.synchronize()
             start, last_say = time.time(), (time.time(), tokens)
         if step % 100 == 0:
             value, now = loss.item(), time.time()
-            say(f"step {step} loss {value:.3f} rate {rate:.1e} {tokens / 1e6:.0f} M tokens, "
+            say(
+                f"step {step} loss {value:.3f} rate {rate:.1e} {tokens / 1e6:.0f} M tokens, "
                 f"{(tokens - last_say[1]) / (now - last_say[0]) / 1e3:.0f} k/s, most loaded expert "
-                f"{max(uneven).item():.2f}, {rows.ready.qsize()} batches wait")
+                f"{uneven.item():.2f}, {rows.ready.qsize()} batches wait"
+            )
             last_say = (now, tokens)
         if start is not None and time.time() - start > last_check + arguments.check_seconds:
             last_check = time.time() - start

@@ -26,19 +26,25 @@ def write(net, folder):
             high += pairs[:, 1].tobytes()
         else:
             rest += tensor.detach().float().contiguous().cpu().numpy().tobytes()
-    for name, data in (("low", bytes(low)), ("high", zlib.compress(bytes(high), 6)), ("f32", bytes(rest))):
+    for name, data in (
+        ("low", bytes(low)),
+        ("high", zlib.compress(bytes(high), 6)),
+        ("f32", bytes(rest)),
+    ):
         for i in range(0, len(data), PART):
-            (folder / f"{name}.{i // PART}").write_bytes(data[i:i + PART])
+            (folder / f"{name}.{i // PART}").write_bytes(data[i : i + PART])
     (folder / "meta.json").write_text(json.dumps(meta))
 
 
 def read(folder):
     """{name: fp32 tensor}"""
     import pathlib
+
     folder = pathlib.Path(folder)
 
     def whole(name):
         return b"".join(path.read_bytes() for path in sorted(folder.glob(name + ".*")))
+
     low = numpy.frombuffer(whole("low"), numpy.uint8)
     high = numpy.frombuffer(zlib.decompress(whole("high")), numpy.uint8)
     rest = numpy.frombuffer(whole("f32"), numpy.float32)
@@ -51,6 +57,6 @@ def read(folder):
             state[name] = torch.from_numpy(bits.view(numpy.float32).copy()).view(shape)
             matrix_at += count
         else:
-            state[name] = torch.from_numpy(rest[rest_at:rest_at + count].copy()).view(shape)
+            state[name] = torch.from_numpy(rest[rest_at : rest_at + count].copy()).view(shape)
             rest_at += count
     return state

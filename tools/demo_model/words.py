@@ -18,22 +18,56 @@ PLACES = """park garden forest beach farm meadow village river hill kitchen mark
 castle bridge cave desert island mill museum pond station tower valley bakery playground""".split()
 COLORS = "red blue green yellow purple orange white silver golden pink brown black".split()
 ANIMALS = {  # what it does, what it likes
-    "dog": ("barked", "a bone"), "cat": ("purred", "some milk"), "rabbit": ("hopped closer", "a carrot"),
-    "bird": ("sang", "some seeds"), "bear": ("growled softly", "some honey"), "fox": ("yipped", "some berries"),
-    "mouse": ("squeaked", "a bit of cheese"), "duck": ("quacked", "some bread"), "horse": ("neighed", "an apple"),
-    "frog": ("croaked", "a cool puddle"), "owl": ("hooted", "a quiet tree"), "turtle": ("smiled slowly", "a green leaf"),
-    "squirrel": ("chattered", "a nut"), "goat": ("bleated", "some fresh grass"), "hedgehog": ("snuffled", "a juicy plum"),
-    "pig": ("grunted", "some corn"), "sheep": ("bleated", "some clover"), "cow": ("mooed", "some hay"),
-    "parrot": ("squawked", "a cracker"), "donkey": ("brayed", "a turnip")}
+    "dog": ("barked", "a bone"),
+    "cat": ("purred", "some milk"),
+    "rabbit": ("hopped closer", "a carrot"),
+    "bird": ("sang", "some seeds"),
+    "bear": ("growled softly", "some honey"),
+    "fox": ("yipped", "some berries"),
+    "mouse": ("squeaked", "a bit of cheese"),
+    "duck": ("quacked", "some bread"),
+    "horse": ("neighed", "an apple"),
+    "frog": ("croaked", "a cool puddle"),
+    "owl": ("hooted", "a quiet tree"),
+    "turtle": ("smiled slowly", "a green leaf"),
+    "squirrel": ("chattered", "a nut"),
+    "goat": ("bleated", "some fresh grass"),
+    "hedgehog": ("snuffled", "a juicy plum"),
+    "pig": ("grunted", "some corn"),
+    "sheep": ("bleated", "some clover"),
+    "cow": ("mooed", "some hay"),
+    "parrot": ("squawked", "a cracker"),
+    "donkey": ("brayed", "a turnip"),
+}
 FOODS = "apples cookies berries nuts plums pears pancakes carrots muffins cherries peaches buns grapes tomatoes".split()
-WEATHER = ["the sun was warm", "the rain fell softly", "the wind blew the leaves", "snow covered the ground",
-           "grey clouds filled the sky", "the sky was bright and blue", "a light fog lay over the land"]
-RELATIVES = {"mother": "she", "father": "he", "grandmother": "she", "grandfather": "he", "aunt": "she", "uncle": "he",
-             "teacher": "she", "big sister": "she", "big brother": "he"}
-TRAITS = "small kind clever brave cheerful gentle curious quiet friendly young patient playful".split()
+WEATHER = [
+    "the sun was warm",
+    "the rain fell softly",
+    "the wind blew the leaves",
+    "snow covered the ground",
+    "grey clouds filled the sky",
+    "the sky was bright and blue",
+    "a light fog lay over the land",
+]
+RELATIVES = {
+    "mother": "she",
+    "father": "he",
+    "grandmother": "she",
+    "grandfather": "he",
+    "aunt": "she",
+    "uncle": "he",
+    "teacher": "she",
+    "big sister": "she",
+    "big brother": "he",
+}
+TRAITS = (
+    "small kind clever brave cheerful gentle curious quiet friendly young patient playful".split()
+)
 NUMBERS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
 seventeen eighteen nineteen twenty""".split()
-CAPITALS = {line.split(",")[0].strip(): line.split(",")[1].strip() for line in """France,Paris;Germany,Berlin;Italy,Rome
+CAPITALS = {
+    line.split(",")[0].strip(): line.split(",")[1].strip()
+    for line in """France,Paris;Germany,Berlin;Italy,Rome
 Spain,Madrid;Japan,Tokyo;China,Beijing;India,New Delhi;Egypt,Cairo;Kenya,Nairobi;Canada,Ottawa;Brazil,Brasilia;Peru,Lima
 Chile,Santiago;Norway,Oslo;Sweden,Stockholm;Poland,Warsaw;Greece,Athens;Turkey,Ankara;Cuba,Havana;Portugal,Lisbon
 Austria,Vienna;Russia,Moscow;Ireland,Dublin;Finland,Helsinki;Denmark,Copenhagen;Hungary,Budapest;Thailand,Bangkok
@@ -43,14 +77,24 @@ Jordan,Amman;Lebanon,Beirut;Latvia,Riga;Malaysia,Kuala Lumpur;Mongolia,Ulaanbaat
 Pakistan,Islamabad;Philippines,Manila;Romania,Bucharest;Senegal,Dakar;Serbia,Belgrade;Slovakia,Bratislava
 Tunisia,Tunis;Uganda,Kampala;Ukraine,Kyiv;Uruguay,Montevideo;Venezuela,Caracas;Australia,Canberra
 the Netherlands,Amsterdam;the United Kingdom,London;the United States,Washington;New Zealand,Wellington
-South Korea,Seoul;Saudi Arabia,Riyadh;Morocco,Rabat;Switzerland,Bern""".replace("\n", ";").split(";")}
-OPPOSITES = [tuple(pair.split("/")) for pair in """hot/cold big/small day/night up/down fast/slow old/young happy/sad
+South Korea,Seoul;Saudi Arabia,Riyadh;Morocco,Rabat;Switzerland,Bern""".replace("\n", ";").split(
+        ";"
+    )
+}
+OPPOSITES = [
+    tuple(pair.split("/"))
+    for pair in """hot/cold big/small day/night up/down fast/slow old/young happy/sad
 light/dark early/late open/closed full/empty wet/dry hard/soft near/far long/short rich/poor true/false loud/quiet
 strong/weak first/last left/right in/out clean/dirty heavy/light sweet/sour thick/thin tall/short wide/narrow warm/cool
 awake/asleep brave/afraid buy/sell come/go give/take laugh/cry lose/find love/hate push/pull remember/forget rise/fall
-smooth/rough start/stop win/lose inside/outside above/below begin/end""".split()]
-OPPOSITES = [pair for pair in OPPOSITES if sum(pair[0] in other for other in OPPOSITES) == 1
-             and sum(pair[1] in other for other in OPPOSITES) == 1]  # one answer each
+smooth/rough start/stop win/lose inside/outside above/below begin/end""".split()
+]
+OPPOSITES = [
+    pair
+    for pair in OPPOSITES
+    if sum(pair[0] in other for other in OPPOSITES) == 1
+    and sum(pair[1] in other for other in OPPOSITES) == 1
+]  # one answer each
 
 
 def article(word):
@@ -60,7 +104,10 @@ def article(word):
 def made_up_name(random):
     """A name that is in no list: the model has to copy it."""
     syllables = [random.choice("BDFGKLMNPRSTVZ") + random.choice("aeiou")]
-    syllables += [random.choice("bdfgklmnprstvz") + random.choice("aeiou") for _ in range(random.randint(1, 2))]
+    syllables += [
+        random.choice("bdfgklmnprstvz") + random.choice("aeiou")
+        for _ in range(random.randint(1, 2))
+    ]
     return "".join(syllables) + random.choice(["", "n", "l", "r", "s"])
 
 
@@ -70,9 +117,14 @@ FIELD = re.compile(r"\{(\w+)(\^?)\}")
 
 def fill(template, fields, random):
     while match := CHOICE.search(template):
-        template = template[:match.start()] + random.choice(match.group(1).split("|")) + template[match.end():]
+        template = (
+            template[: match.start()]
+            + random.choice(match.group(1).split("|"))
+            + template[match.end() :]
+        )
 
     def value(match):
         text = str(fields[match.group(1)])
         return text[0].upper() + text[1:] if match.group(2) else text
+
     return FIELD.sub(value, template)
