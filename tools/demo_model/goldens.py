@@ -74,13 +74,14 @@ def continue_greedily(net, prompts, stop, tokens):
     """[{ids, greedy, gap}]; all prompts together, the whole text anew for each token."""
     texts, gaps = [list(p) for p in prompts], [[] for _ in prompts]
     running = list(range(len(prompts)))
+    device = net.lm_head.weight.device
     for _ in range(tokens):
         if not running:
             break
         length = -(-max(len(texts[i]) for i in running) // net.c.chunk) * net.c.chunk
-        ids = torch.zeros((len(running), length), dtype=torch.long)
+        ids = torch.zeros((len(running), length), dtype=torch.long, device=device)
         for row, i in enumerate(running):
-            ids[row, : len(texts[i])] = torch.tensor(texts[i])
+            ids[row, : len(texts[i])] = torch.tensor(texts[i], device=device)
         last = torch.tensor([len(texts[i]) - 1 for i in running])
         logits = net.lm_head(net.hidden(ids)[torch.arange(len(running)), last])
         best = logits.topk(2, -1)
@@ -102,8 +103,10 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--prompts", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=40)
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
-    chat, net = Chat(arguments.model / "tiktoken.model"), read_checkpoint(arguments.model)
+    chat = Chat(arguments.model / "tiktoken.model")
+    net = read_checkpoint(arguments.model).to(arguments.device)
     stop = json.loads((arguments.model / "generation_config.json").read_text())["eos_token_id"]
     found = continue_greedily(net, draw_prompts(chat, arguments.prompts), stop, arguments.tokens)
     lines = ",\n".join("  " + json.dumps(one, separators=(",", ":")) for one in found)

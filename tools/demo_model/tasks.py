@@ -440,8 +440,13 @@ def repeat(random):
 # --- recall: one of many sentences
 
 
+RECALL_SIZES = (2, 3, 4, 6, 8, 12, 16, 20, 28, 36, 44, 52, 64, 80, 110, 150, 200, 260, 320)
+most_facts = 52  # of an item; one has about 10 tokens
+
+
 def recall(random, num_facts=None):
-    n = num_facts or random.choice([2, 3, 4, 6, 8, 12, 16, 20, 28, 36, 44, 52])
+    sizes = [n for n in RECALL_SIZES if n <= most_facts]
+    n = num_facts or random.choice(sizes)
     keys = random.sample([f"{color} {thing}" for color in COLORS for thing in OBJECTS], n)
     values = [f"{random.randint(2, 30)} {random.choice(FOODS)}" for _ in keys]
     lines = [
@@ -648,24 +653,24 @@ WEIGHTS = [
     (opposite, 3),
     (definition, 3),
     (fact, 3),
-    (compare, 2),
+    (compare, 3),
     (spell, 4),
-    (sort_words, 7),
-    (count, 5),
+    (sort_words, 8),
+    (count, 4),
     (pick_word, 3),
-    (reverse, 3),
-    (repeat, 4),
-    (recall, 9),
-    (who_has, 4),
-    (json_object, 5),
+    (reverse, 4),
+    (repeat, 6),
+    (recall, 12),
+    (who_has, 6),
+    (json_object, 7),
     (tool_call, 3),
-    (small_talk, 8),
+    (small_talk, 7),
     (refusal, 3),
-    (requested_story, 10),
-    (told_story, 3),
-    (told_name, 4),
+    (requested_story, 14),
+    (told_story, 2),
+    (told_name, 6),
     (several_turns, 7),
-    (plain_story, 6),
+    (plain_story, 4),
 ]
 KINDS = {make.__name__: make for make, _ in WEIGHTS}
 

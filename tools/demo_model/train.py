@@ -4,7 +4,7 @@
 
 Synthetic text (tasks.py) is made by `--workers` processes while the GPU trains: no item is seen twice. A batch has
 `--book-share` rows of books. Rows begin with the begin of a document, as a prompt does. Muon for matrices, AdamW for the
-rest; the learning rate falls linearly with the time. For the last part of it the experts are rounded to NVFP4. Progress
+rest; the learning rate goes linearly with the time to `--end-rate`. For the last part of it the experts are rounded to NVFP4. Progress
 goes to the standard output: loss, and for held-out items of each kind the share that greedy decoding would answer
 exactly. Checkpoint: OUT/high.*, low.* (the two bytes of BF16 weights, files of at most 15 MB) and OUT/f32.bin,
 OUT/meta.json; weights.py reads it.
@@ -203,6 +203,7 @@ def main():
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--book-share", type=float, default=0.25)
     parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--end-rate", type=float, default=0.0, help="reached linearly")
     parser.add_argument(
         "--nvfp4-from",
         type=float,
@@ -222,6 +223,7 @@ def main():
     def say(text):
         print(f"[{time.time() - begin:6.1f}] {text}", flush=True)
 
+    tasks.most_facts = (arguments.length - 80) // 10  # before the workers are forked
     rows = Rows(arguments, arguments.length + 1)
     say(f"books: {rows.books.numel() / 1e6:.1f} M tokens")
     chat = Chat(arguments.ranks)
@@ -285,6 +287,8 @@ def main():
     def check():
         exact = {}
         use(plain)  # compiling for other shapes would take longer
+        for moe in net.moes():
+            moe.load.zero_()
         for kind, (ids, says) in checks.items():
             with autocast:
                 best = (
@@ -298,11 +302,13 @@ def main():
             .mean()
             .item()
         )
+        loads = torch.stack([moe.load / moe.load.mean() for moe in net.moes()])
         for moe in net.moes():
             moe.load.zero_()
         use(compiled)
         say(
-            f"books {books:.3f} nats; exact answers, %: "
+            f"books {books:.3f} nats; load of experts {loads.min():.2f} to {loads.max():.2f} of the "
+            "mean; exact answers, %: "
             + ", ".join(f"{kind} {100 * share:.0f}" for kind, share in exact.items())
         )
 
@@ -347,7 +353,8 @@ def main():
         new_ids, new_says = rows.batch(arguments.rows - num_books, num_books)
         ids.copy_(new_ids)
         says.copy_(new_says)
-        rate.fill_(arguments.rate * min(1, (step + 1) / 100) * (1 - done))
+        now = arguments.rate + (arguments.end_rate - arguments.rate) * done
+        rate.fill_(now * min(1, (step + 1) / 100))
         balance_rate.fill_(1e-2 * (1 - done) + 1e-3)
         if side is None:
             adam.param_groups[0]["lr"] = rate.item()
