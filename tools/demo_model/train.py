@@ -17,6 +17,7 @@ import multiprocessing
 import pathlib
 import queue
 import random as random_module
+import sys
 import threading
 import time
 
@@ -218,6 +219,7 @@ def main():
     parser.add_argument("--config", type=json.loads, default={})
     arguments = parser.parse_args()
     begin = time.time()
+    print(f"+ python3 {' '.join(sys.argv)}", flush=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     def say(text):
@@ -225,7 +227,10 @@ def main():
 
     tasks.most_facts = (arguments.length - 80) // 10  # before the workers are forked
     rows = Rows(arguments, arguments.length + 1)
-    say(f"books: {rows.books.numel() / 1e6:.1f} M tokens")
+    say(
+        f"books: {rows.books.numel() / 1e6:.1f} M tokens; {100 * arguments.book_share:.0f} % of a "
+        "batch are books"
+    )
     chat = Chat(arguments.ranks)
     checks = held_out(chat, arguments.check_items, 384)
     torch.manual_seed(arguments.seed)
