@@ -54,12 +54,14 @@ class Quickstart(unittest.TestCase):
                 (["--ids", "1,2"], [*MODEL, "--max-new-tokens", "16"]),
                 (["--prompt", "Once upon a time"], [*MODEL, "--max-new-tokens", "16"]),
                 (["--model-path", "K3", "--prompt", "Hi"], []),
+                (["K3", "--prompt", "Hi"], []),
         ):
             self.assertEqual(self.words(*options), ["run", *words, *options])
 
     def test_says_what_the_ids_are_and_only_then(self):
         self.assertIn("token ids", self.run_it().stdout)
         self.assertNotIn("token ids", self.run_it("--model-path", "K3", "--prompt", "Hi").stdout)
+        self.assertNotIn("token ids", self.run_it("K3", "--prompt", "Hi").stdout)
 
     def test_a_build_that_fails_shows_its_log(self):
         self.stand_in("bin/cmake", "echo no compiler; false")
