@@ -44,6 +44,16 @@ class Tasks(unittest.TestCase):
         self.assertFalse(tasks.check(tasks.single("arithmetic", "?", "", "2"), "It is -2."))
         self.assertFalse(tasks.check(tasks.single("capital", "?", "", "Rome"), "Romea"))
         self.assertTrue(tasks.check(tasks.single("arithmetic", "?", "", "12"), "It is 12."))
+        self.assertFalse(tasks.check(tasks.single("arithmetic", "?", "", "5"), "5 minus 0 is 9."))
+
+    def test_training_leaves_out_a_tenth_of_the_sums(self):
+        source = random.Random(4)
+        for held_out in (False, True):
+            for _ in range(300):
+                item = tasks.arithmetic(source, held_out)
+                a, b = map(int, re.findall(r"\d+", item["messages"][0]["content"]))
+                if held_out or not re.search(r"times|\*", item["messages"][0]["content"]):
+                    self.assertEqual(tasks.is_held_out(a, b), held_out)
 
     def test_small_talk_is_right_for_every_topic_that_fits_the_question(self):
         item = tasks.single("small_talk", "Thanks!", "You are welcome!", "You are welcome!")

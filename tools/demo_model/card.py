@@ -36,13 +36,13 @@ No other text, no output of another model. The weights are under the licence of 
 
 {runs}
 
-Experts were rounded to NVFP4 for the last part of the training. Loss on held-out books, nats a token: {quantised} with NVFP4
+Experts were rounded to NVFP4 for the last part of the training. Loss on held-out pages of books, nats a token: {quantised} with NVFP4
 experts, {plain} with the same weights not rounded. Load of the experts of a layer on held-out text: {loads} of the mean.
 
 ## Scores
 
 Through halfbyte, greedy (`evaluate.py`); "asked" is what we wanted at least. The items are drawn with seeds that the training
-does not use. That makes lists, numbers, names and sentences new; of small sets (capitals, opposites, definitions, facts, small
+does not use; sums and differences are of pairs that it leaves out. Lists, names and sentences are new that way; of small sets (capitals, opposites, definitions, facts, small
 talk) every question has been seen: there the scores say what is remembered.
 
 | task | right | of | % | asked |

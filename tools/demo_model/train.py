@@ -6,11 +6,12 @@ Synthetic text (tasks.py) is made by `--workers` processes while the GPU trains:
 `--book-share` rows of books. Rows begin with the begin of a document, as a prompt does. Muon for matrices, AdamW for the
 rest; the learning rate goes linearly with the time to `--end-rate`. For the last part of it the experts are rounded to NVFP4. Progress
 goes to the standard output: loss, and for held-out items of each kind the share that greedy decoding would answer
-exactly. Checkpoint: OUT/high.*, low.* (the two bytes of BF16 weights, files of at most 15 MB) and OUT/f32.bin,
+exactly. Checkpoint: OUT/high.*, low.* (the two bytes of BF16 weights, files of at most 15 MB) and OUT/f32.0,
 OUT/meta.json; weights.py reads it.
 """
 
 import argparse
+import atexit
 import json
 import math
 import multiprocessing
@@ -32,7 +33,9 @@ from chat import Chat
 
 COMPILED = ("rms_norm", "mix_residuals", "weighted_situ", "kda_inputs")
 HELD_OUT_SEED = 1 << 30
-ROWS_A_JOB = 16
+ROWS_A_JOB = 8
+HELD_OUT_TOKENS = 1 << 18  # of books, whatever the length of a row
+CHECKED_TOKENS = 384  # of a held-out item, prompt and answer
 
 
 # --- data
@@ -44,10 +47,16 @@ def make_rows(job):
     chat, random = chat_of(ranks), random_module.Random(seed)
     ids = numpy.full((rows, length), chat.special["[EOS]"], numpy.uint16)
     says = numpy.zeros((rows, length), numpy.uint8)
+    waiting = None  # a long document that did not fit: the next row begins with it
     for row in range(rows):
         at = 0
         while at < length:
-            document, weights = chat.document(tasks.item(random))
+            document, weights = waiting or chat.document(tasks.item(random))
+            if at > 0 and waiting is None and 256 < len(document) <= length < at + len(document):
+                waiting = document, weights
+                document, weights = chat.document({"text": tasks.plain_story(random)["text"]})
+            elif at == 0:
+                waiting = None
             n = min(len(document), length - at)
             ids[row, at : at + n] = document[:n]
             says[row, at : at + n] = [round(10 * w) for w in weights[:n]]
@@ -83,30 +92,45 @@ class Rows:
             encode_book, [(arguments.ranks, piece) for piece in pieces], chunksize=4
         )
         tokens = numpy.concatenate(encoded)
-        tokens = tokens[: len(tokens) // length * length].reshape(-1, length)
-        self.held_out_books = torch.from_numpy(tokens[:64].astype(numpy.int64))
-        self.books = torch.from_numpy(tokens[64:].astype(numpy.int32))
-        self.order, self.next_book = torch.randperm(len(self.books)), 0
-        self.ready, self.room = queue.Queue(), threading.Semaphore(400)
+
+        def in_rows(part):
+            return torch.from_numpy(
+                part[: len(part) // length * length].reshape(-1, length).astype(numpy.int32)
+            )
+
+        self.held_out_books = in_rows(tokens[:HELD_OUT_TOKENS])[:64].long()
+        self.books = in_rows(tokens[HELD_OUT_TOKENS:])
+        self.generator = torch.Generator().manual_seed(arguments.seed)
+        self.order = self.books[:0]
+        self.ready, self.room, self.stopped = queue.Queue(), threading.Semaphore(400), False
         threading.Thread(target=self.produce, args=(arguments.seed,), daemon=True).start()
+        atexit.register(self.stop)  # also after an error
+
+    def stop(self):
+        # NOTE: without it the pool waits for the thread that waits for room.
+        self.stopped = True
+        self.room.release()
+        self.pool.terminate()
 
     def produce(self, seed):
         def jobs():
             for i in range(1 << 28):
-                self.room.acquire()  # NOTE: workers that run ahead slow down the thread that feeds the GPU
-                yield self.ranks, seed + i, ROWS_A_JOB, self.length
+                # Workers that run ahead slow down the thread that feeds the GPU.
+                self.room.acquire()
+                if self.stopped:
+                    return
+                yield self.ranks, f"{seed} {i}", ROWS_A_JOB, self.length
 
         for ids, says in self.pool.imap_unordered(make_rows, jobs()):
             self.ready.put((torch.from_numpy(ids.astype(numpy.int32)), torch.from_numpy(says)))
 
     def batch(self, synthetic, books):
         """ids int64, weights float32, each [synthetic + books, length]; `synthetic` a multiple of ROWS_A_JOB."""
-        parts = [self.ready.get() for _ in range(synthetic // ROWS_A_JOB)]
+        parts = [self.ready.get(timeout=120) for _ in range(synthetic // ROWS_A_JOB)]
         self.room.release(len(parts))
-        chosen = self.order[self.next_book : self.next_book + books]
-        self.next_book += books
-        if self.next_book + books > len(self.order):
-            self.next_book = 0
+        if len(self.order) < books:
+            self.order = torch.randperm(len(self.books), generator=self.generator)
+        chosen, self.order = self.order[:books], self.order[books:]
         ids = torch.cat([ids for ids, _ in parts] + [self.books[chosen]])
         says = torch.cat(
             [says for _, says in parts] + [torch.full((books, self.length), 10, dtype=torch.uint8)]
@@ -115,7 +139,7 @@ class Rows:
 
 
 def held_out(chat, each, length):
-    """{kind: (ids, is answer)} of items that no training seed makes, [each, length]."""
+    """{kind: (ids, is answer)} of items drawn with another seed, [each, length]."""
     random, result = random_module.Random(HELD_OUT_SEED), {}
     for kind, make in tasks.KINDS.items():
         if kind in ("plain_story", "requested_story", "told_story"):
@@ -125,7 +149,7 @@ def held_out(chat, each, length):
         row = 0
         while row < each:
             prompt, answer = chat.question(make(random))
-            if len(prompt) + len(answer) > length:
+            if len(prompt) + len(answer) > CHECKED_TOKENS:
                 continue
             ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
             says[row, len(prompt) : len(prompt) + len(answer)] = True
@@ -226,6 +250,12 @@ def main():
     def say(text):
         print(f"[{time.time() - begin:6.1f}] {text}", flush=True)
 
+    num_books = round(arguments.rows * arguments.book_share)
+    if (arguments.rows - num_books) % ROWS_A_JOB != 0:
+        raise SystemExit(
+            f"--rows and --book-share leave {arguments.rows - num_books} synthetic rows: expected a "
+            f"multiple of {ROWS_A_JOB}"
+        )
     tasks.most_facts = (arguments.length - 80) // 10  # before the workers are forked
     rows = Rows(arguments, arguments.length + 1)
     say(
@@ -233,7 +263,7 @@ def main():
         "batch are books"
     )
     chat = Chat(arguments.ranks)
-    checks = held_out(chat, arguments.check_items, 384)
+    checks = held_out(chat, arguments.check_items, CHECKED_TOKENS + 16)
     torch.manual_seed(arguments.seed)
     torch.set_float32_matmul_precision("high")
     config = demo.Config(vocab=chat.vocab, **arguments.config)
@@ -303,6 +333,8 @@ def main():
             n = best.shape[1]
             wrong = (best != ids[:, 1 : n + 1]) & says[:, 1 : n + 1]
             exact[kind] = 1 - wrong.any(1).float().mean().item()
+        for moe in net.moes():
+            moe.load.zero_()  # of padding, too
         books = (
             torch.cat([losses(b.to(device)).mean(1) for b in rows.held_out_books.split(32)])
             .mean()
@@ -330,12 +362,6 @@ def main():
         muon.step(rate)
         return loss.detach(), torch.stack([moe.balance(balance_rate) for moe in net.moes()]).max()
 
-    num_books = round(arguments.rows * arguments.book_share)
-    if (arguments.rows - num_books) % ROWS_A_JOB != 0:
-        raise SystemExit(
-            f"--rows and --book-share leave {arguments.rows - num_books} synthetic rows: expected a "
-            f"multiple of {ROWS_A_JOB}"
-        )
     step, tokens, start, last_check, last_say = 0, 0, None, 0, (0, 0)
     run, eager_until = train_step, 5  # then captured
     side = torch.cuda.Stream() if device == "cuda" and not arguments.eager else None
@@ -355,6 +381,11 @@ def main():
             for moe in net.moes():
                 moe.quantised = True
             run, eager_until = train_step, step + 2
+            loss = uneven = None
+            if device == "cuda":  # the memory of the graph, before the next one takes as much
+                torch.cuda.synchronize()
+                net.zero_grad(set_to_none=True)
+                torch.cuda.empty_cache()
             say("experts are NVFP4 from here on")
         new_ids, new_says = rows.batch(arguments.rows - num_books, num_books)
         ids.copy_(new_ids)
@@ -393,14 +424,14 @@ def main():
             last_check = time.time() - start
             check()
     say(f"{step} steps, {tokens / 1e6:.1f} M tokens")
-    rows.pool.terminate()
+    weights_file.write(net, pathlib.Path(arguments.out))
+    say("written")
+    rows.stop()
     check()
     for moe in net.moes():
         moe.quantised = False
     say("experts not quantised:")
     check()
-    weights_file.write(net, pathlib.Path(arguments.out))
-    say("written")
 
 
 if __name__ == "__main__":
