@@ -69,28 +69,34 @@ def short_names(mangled):
     return names
 
 
-def read_budget(root):
-    """{(folder, kernel): (registers, shared bytes, "file:line")}, [fault]"""
+def read_budget(root, file, columns, keys=1):
+    """{(folder, KERNEL, the first numbers): (the other numbers..., "file:line")}, [fault]
+
+    Of every `file` below src, lines of `columns`, the name of a kernel and numbers; the first `keys`
+    columns say which line it is."""
     budget, faults = {}, []
-    for path in sorted(root.glob("src/**/budget.txt")):
+    for path in sorted(root.glob(f"src/**/{file}")):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             words = line.split("#")[0].split()
             where = f"{path.relative_to(root)}:{number}"
             if not words:
                 continue
-            if len(words) != 3 or not all(word.isdigit() for word in words[1:]):
-                faults.append(f"{where}: expected KERNEL REGISTERS SHARED_BYTES")
-            elif (path.parent, words[0]) in budget:
-                faults.append(f"{where}: {words[0]} has a line already")
+            if len(words) != len(columns.split()) or not all(word.isdigit() for word in words[1:]):
+                faults.append(f"{where}: expected {columns}")
+                continue
+            numbers = list(map(int, words[1:]))
+            key = (path.parent, words[0], *numbers[:keys - 1])
+            if key in budget:
+                faults.append(f"{where}: {' '.join(words[:keys])} has a line already")
             else:
-                budget[path.parent, words[0]] = (int(words[1]), int(words[2]), where)
+                budget[key] = (*numbers[keys - 1:], where)
     return budget, faults
 
 
 def find_faults(root, build):
     """(faults, {(folder, kernel): [registers, shared bytes]})"""
     root, build = pathlib.Path(root), pathlib.Path(build)
-    budget, faults = read_budget(root)
+    budget, faults = read_budget(root, "budget.txt", "KERNEL REGISTERS SHARED_BYTES")
     largest = {}
     for source in sorted((root / "src").rglob("*.cu")):
         name = source.relative_to(root)

@@ -136,30 +136,11 @@ def count_loop(code, loop):
     return len(fragments), len(loop), len(decode)
 
 
-def read_budget(root):
-    """{(folder, kernel, fragments): (loop, decode, "file:line")}, [fault]"""
-    budget, faults = {}, []
-    for path in sorted(root.glob("src/**/sass_budget.txt")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            words = line.split("#")[0].split()
-            where = f"{path.relative_to(root)}:{number}"
-            if not words:
-                continue
-            if len(words) != 4 or not all(word.isdigit() for word in words[1:]):
-                faults.append(f"{where}: expected KERNEL FRAGMENTS LOOP DECODE")
-                continue
-            key = (path.parent, words[0], int(words[1]))
-            if key in budget:
-                faults.append(f"{where}: {words[0]} {words[1]} has a line already")
-            else:
-                budget[key] = (int(words[2]), int(words[3]), where)
-    return budget, faults
-
-
 def find_faults(root, build, disassemble=disassemble):
     """(faults, {(folder, kernel, fragments): [loop, decode]})"""
     root, build = pathlib.Path(root), pathlib.Path(build)
-    budget, faults = read_budget(root)
+    budget, faults = check_kernels.read_budget(root, "sass_budget.txt",
+                                               "KERNEL FRAGMENTS LOOP DECODE", keys=2)
     largest = {}
     for source in sorted((root / "src").rglob("*.cu")):
         name = source.relative_to(root)

@@ -17,7 +17,6 @@
 #include "options.h"
 #include "prompt.h"
 #include "text/chat.h"
-#include "text/chat_parser.h"
 
 namespace halfbyte {
 
@@ -112,26 +111,22 @@ void run(Options options, const CLI::App& command) {
   const ModelConfig config = read_model_config(directory);
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(directory, config);
   options.generate.stop_tokens = read_stop_tokens(directory, config);
-  if (converses) {
-    if (tokenizer == nullptr)
-      throw Error(
-          ErrorKind::kInput, "--chat",
-          fmt::format("{} has no tiktoken.model: a conversation needs it", options.model_path));
-    const ChatFormat format = ChatFormat::from_directory(directory);
-    const ChatRequest request = new_request(options, format);
-    encode_chat(chat_segments(request, format), *tokenizer);  // refused before the model is read
-    const std::unique_ptr<Device> device = open_device(options.device, options.device_options);
-    const std::unique_ptr<Model> model = Model::open(directory, *device);
-    converse(*model, *tokenizer, format, request, options.generate, isatty(STDIN_FILENO) != 0);
-    return;
-  }
+  ChatFormat format;
+  ChatRequest request;
   std::vector<int32_t> prompt;
   std::unique_ptr<Output> output;
   if (options.chat) {
-    const ChatFormat format = ChatFormat::from_directory(directory);
-    ChatRequest request = new_request(options, format);
-    request.messages.push_back({.role = "user", .content = {options.prompt}});
-    encode_prompt(tokenizer.get(), options.prompt, "--prompt");  // refused as any other text
+    if (converses && tokenizer == nullptr)
+      throw Error(
+          ErrorKind::kInput, "--chat",
+          fmt::format("{} has no tiktoken.model: a conversation needs it", options.model_path));
+    format = ChatFormat::from_directory(directory);
+    request = new_request(options, format);
+    if (has_prompt) {
+      encode_prompt(tokenizer.get(), options.prompt, "--prompt");  // refused as any other text
+      request.messages.push_back({.role = "user", .content = {options.prompt}});
+    }
+    // Of a conversation, what comes before the first message: refused before the model is read.
     prompt = encode_chat(chat_segments(request, format), *tokenizer);
     output = std::make_unique<ChatOutput>(*tokenizer, request.thinking);
   } else if (has_prompt) {
@@ -148,6 +143,10 @@ void run(Options options, const CLI::App& command) {
 
   const std::unique_ptr<Device> device = open_device(options.device, options.device_options);
   const std::unique_ptr<Model> model = Model::open(directory, *device);
+  if (converses) {
+    converse(*model, *tokenizer, format, request, options.generate, isatty(STDIN_FILENO) != 0);
+    return;
+  }
   const GenerateStats stats =
       generate(*model, prompt, options.generate, [&](int32_t id) { output->token(id); });
   output->end();

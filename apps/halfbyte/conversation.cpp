@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,7 +10,6 @@
 #include <vector>
 
 #include "halfbyte/error.h"
-#include "prompt.h"
 
 namespace halfbyte {
 
@@ -88,14 +86,15 @@ void converse(Model& model, const Tokenizer& tokenizer, const ChatFormat& format
   if (terminal) fmt::print(stderr, "A line is a message. Ctrl-C stops an answer, Ctrl-D ends.\n");
   while (const std::optional<std::string> line = read_line(terminal)) {
     if (line->empty()) continue;
+    request.messages.push_back({.role = "user", .content = {*line}});
+    std::vector<int32_t> prompt;
     try {
-      encode_prompt(&tokenizer, *line, "message");  // refused as any other text
-    } catch (const Error& error) {
+      prompt = encode_chat(chat_segments(request, format), tokenizer);
+    } catch (const Error& error) {  // it is not UTF-8
       fmt::print(stderr, "{}\n", error.what());
+      request.messages.pop_back();
       continue;
     }
-    request.messages.push_back({.role = "user", .content = {*line}});
-    const std::vector<int32_t> prompt = encode_chat(chat_segments(request, format), tokenizer);
     AnswerPrinter printer(tokenizer, request.thinking);
     generator.generate(prompt, options, [&](int32_t id) {
       printer.token(id);

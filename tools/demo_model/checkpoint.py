@@ -7,13 +7,12 @@ import argparse
 import json
 import pathlib
 import shutil
-import struct
 
-import numpy
+import safetensors.torch
 import torch
 
 import weights as weights_file
-from chat import HERE, NUM_SPECIAL, SPECIAL
+from chat import HERE, Chat
 from model import Config, Model
 
 PREFIX = "language_model.model."
@@ -136,46 +135,13 @@ def config_json(config, special):
 
 
 def write_safetensors(path, named):
-    header, blobs, at = {}, [], 0
-    for name, tensor in sorted(named.items()):
-        if name.endswith(F32):
-            blob, dtype = tensor.float().contiguous().numpy().tobytes(), "F32"
-        else:
-            blob, dtype = tensor.bfloat16().contiguous().view(torch.int16).numpy().tobytes(), "BF16"
-        header[name] = {
-            "dtype": dtype,
-            "shape": list(tensor.shape),
-            "data_offsets": [at, at + len(blob)],
-        }
-        blobs.append(blob)
-        at += len(blob)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        for blob in blobs:
-            out.write(blob)
-
-
-def read_safetensors(path):
-    """{name: tensor}; F8_E4M3 and U8 as they are."""
-    kinds = {
-        "F32": torch.float32,
-        "BF16": torch.bfloat16,
-        "U8": torch.uint8,
-        "F8_E4M3": torch.float8_e4m3fn,
-    }
-    data = path.read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
-    result = {}
-    for name, about in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = about["data_offsets"]
-        raw = torch.from_numpy(numpy.frombuffer(body[begin:end], numpy.uint8).copy())
-        result[name] = raw.view(kinds[about["dtype"]]).reshape(about["shape"])
-    return result
+    safetensors.torch.save_file(
+        {
+            name: (tensor.float() if name.endswith(F32) else tensor.bfloat16()).contiguous()
+            for name, tensor in named.items()
+        },
+        path,
+    )
 
 
 def dequantised(named):
@@ -203,7 +169,7 @@ def read_checkpoint(folder, config=None):
         config = Config(vocab=vocab)
     named = {}
     for shard in sorted(folder.glob("*.safetensors")):
-        named |= read_safetensors(shard)
+        named |= safetensors.torch.load_file(shard)
     net = Model(config)
     net.load_state_dict(from_names(dequantised(named), config))
     return net.eval()
@@ -217,9 +183,8 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--ranks", required=True)
     arguments = parser.parse_args()
-    num_ranks = len(pathlib.Path(arguments.ranks).read_bytes().splitlines())
-    special = {name: num_ranks + offset for name, offset in SPECIAL.items()}
-    config = Config(vocab=num_ranks + NUM_SPECIAL)
+    chat = Chat(arguments.ranks)
+    special, config = chat.special, Config(vocab=chat.vocab)
     arguments.out.mkdir(parents=True)
     write_safetensors(
         arguments.out / "model.safetensors", to_names(weights_file.read(arguments.weights), config)

@@ -2,12 +2,13 @@
 
     python3 train.py --books books.txt --ranks tiktoken.model --seconds 480 --out OUT
 
-Synthetic text (tasks.py) is made by `--workers` processes while the GPU trains: no item is seen twice. A batch has
-`--book-share` rows of books. Rows begin with the begin of a document, as a prompt does. Muon for matrices, AdamW for the
-rest; the learning rate goes linearly with the time to `--end-rate`. For the last part of it the experts are rounded to NVFP4. Progress
-goes to the standard output: loss, and for held-out items of each kind the share that greedy decoding would answer
-exactly. Checkpoint: OUT/high.*, low.* (the two bytes of BF16 weights, files of at most 15 MB) and OUT/f32.0,
-OUT/meta.json; weights.py reads it.
+Synthetic text (tasks.py) is made by `--workers` processes while the GPU trains, each piece from a
+seed of its own. A batch has `--book-share` rows of books. Rows begin with the begin of a document,
+as a prompt does. Muon for matrices, AdamW for the rest; the learning rate goes linearly with the
+time to `--end-rate`. For the last part of it the experts are rounded to NVFP4. Progress goes to the
+standard output: loss, and for items of each kind that are drawn with another seed the share that
+greedy decoding would answer exactly. Checkpoint: OUT/high.*, low.* (the two bytes of BF16 weights,
+files of at most 15 MB), OUT/f32.0 and OUT/meta.json; weights.py reads it.
 """
 
 import argparse
@@ -323,8 +324,6 @@ def main():
     def check():
         exact = {}
         use(plain)  # compiling for other shapes would take longer
-        for moe in net.moes():
-            moe.load.zero_()
         for kind, (ids, says) in checks.items():
             with autocast:
                 best = (
@@ -334,7 +333,7 @@ def main():
             wrong = (best != ids[:, 1 : n + 1]) & says[:, 1 : n + 1]
             exact[kind] = 1 - wrong.any(1).float().mean().item()
         for moe in net.moes():
-            moe.load.zero_()  # of padding, too
+            moe.load.zero_()  # of training steps, and of padding
         books = (
             torch.cat([losses(b.to(device)).mean(1) for b in rows.held_out_books.split(32)])
             .mean()
@@ -390,8 +389,8 @@ def main():
         new_ids, new_says = rows.batch(arguments.rows - num_books, num_books)
         ids.copy_(new_ids)
         says.copy_(new_says)
-        now = arguments.rate + (arguments.end_rate - arguments.rate) * done
-        rate.fill_(now * min(1, (step + 1) / 100))
+        planned = arguments.rate + (arguments.end_rate - arguments.rate) * done
+        rate.fill_(planned * min(1, (step + 1) / 100))
         balance_rate.fill_(1e-2 * (1 - done) + 1e-3)
         if side is None:
             if device == "cpu":

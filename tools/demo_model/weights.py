@@ -2,6 +2,7 @@
 parts of at most 15 MB; everything else as fp32. What is read back is what was written, rounded to BF16."""
 
 import json
+import pathlib
 import zlib
 
 import numpy
@@ -38,8 +39,6 @@ def write(net, folder):
 
 def read(folder):
     """{name: fp32 tensor}"""
-    import pathlib
-
     folder = pathlib.Path(folder)
 
     def whole(name):
